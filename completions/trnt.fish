@@ -1,0 +1,1 @@
+complete --command trnt --no-files --arguments "(env _TRNT_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=(commandline -cp) trnt)" --condition "env _TRNT_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=is-args _TYPER_COMPLETE_ARGS=(commandline -cp) trnt"

@@ -1,0 +1,70 @@
+"""Shared fixtures: a private cache and config folder, a small corpus, and a run made once."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def private_folders(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test reads or writes the user's own cache or config, and no TRNT_* variable leaks in."""
+    for name in [key for key in os.environ if key.startswith("TRNT_")]:
+        del os.environ[name]
+    os.environ["TRNT_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
+    os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+WORDS = "the a cat dog tree river house small old quick sees finds loves builds near under with and but then".split()
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of 24 short documents of English-like words, the same in every session."""
+    folder = tmp_path_factory.mktemp("corpus")
+    rng = random.Random(0)
+    for number in range(24):
+        sentences = [" ".join(rng.choices(WORDS, k=rng.randint(4, 12))).capitalize() for _ in range(rng.randint(2, 14))]
+        (folder / f"doc{number:02d}.txt").write_text(". ".join(sentences) + ".\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def trnt() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the command line in a process of its own."""
+
+    def run(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, **options.pop("env", {})}
+        return subprocess.run(
+            [sys.executable, "-m", "trnt", *words],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=300,
+            **options,
+        )
+
+    return run
+
+
+@pytest.fixture
+def settings(corpus: Path, tmp_path: Path) -> Callable[..., Any]:
+    """Settings of a very small training: qwen3-tiny, one layer, 32 tokens, batch 2."""
+    from trnt import config
+
+    def make(**given: Any) -> Any:
+        arguments = given.pop("arguments", ())
+        small = {"model": "qwen3-tiny", "layers": 1, "data": str(corpus), "seq_len": 32, "batch_size": 2, "steps": 3}
+        small |= {"out": str(tmp_path / "run"), "device": "cpu", "warmup": 1}
+        merged = {k: v for k, v in {**small, **given}.items() if v is not None}
+        return config.resolve(merged, arguments=arguments, environment={})
+
+    return make

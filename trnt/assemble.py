@@ -1,0 +1,193 @@
+"""Resolved options -> one torchtitan `Trainer.Config`, with trnt's parts in its seams.
+
+torchtitan's own dotted options are applied last, so that what a user wrote is what runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from typing import Any, get_args, get_origin, get_type_hints
+
+from trnt import device
+
+device.ensure()
+
+import pydantic
+from torchtitan.components.optimizer import OptimizersContainer, ParamGroupConfig
+
+from trnt import console
+from trnt.config import Settings
+from trnt.data.loader import TextDataLoader
+from trnt.data.tokens import TokenSet
+from trnt.errors import TrntError, UsageError, nearest
+from trnt.kernels.loss import ChunkedLoss
+from trnt.kernels.swap import swap
+from trnt.models.registry import ModelEntry
+from trnt.parallel.apply import parallelize
+from trnt.runs import Start
+from trnt.trainer import Trainer
+
+PRECISIONS = {"fp32": ("float32", "float32"), "mixed": ("float32", "bfloat16"), "bf16": ("bfloat16", "bfloat16")}
+# torch's fused AdamW exists for CPU and CUDA.
+IMPLEMENTATION: dict[str, Any] = {"cpu": "fused", "cuda": "fused", "neuron": "for-loop"}
+# Parts of the tree that are trnt's to decide; setting them by hand would be ignored or break the run.
+RESERVED = {
+    "model_spec": "--model, --layers and --experts",
+    "checkpoint.enable": "nothing: a run always saves",
+    "training.disable_cuda_graphs": "nothing: there are no CUDA graphs here",
+    "validator.enable": "nothing: validation is not supported yet",
+    "checkpoint.initial_load_path": "--resume PATH",
+    "checkpoint.load_step": "--resume RUN/checkpoint/step-N",
+    "dataloader.token_cache": "--data",
+}
+
+
+def assemble(
+    settings: Settings, *, entry: ModelEntry, tokens: TokenSet, start: Start, kind: str, precision: str
+) -> Trainer.Config:
+    """Build the whole config. `kind` is the device kind in force, `precision` one of `PRECISIONS`.
+
+    Raises UsageError for an unknown dotted option or a value of the wrong type, TrntError for `neuron` compile
+    without a Neuron device.
+    """
+    spec = entry.family.titan_spec(entry.name, entry.size, parallelize_fn=parallelize)
+    swap(spec.model, moe_balance=settings["moe_balance"])
+    config = Trainer.Config(
+        model_spec=spec,
+        hf_assets_path=str(tokens.tokenizer_path),
+        dump_folder=str(start.out),
+        loss=ChunkedLoss.Config(),
+        dataloader=TextDataLoader.Config(
+            token_cache=str(tokens.path), seed=settings["seed"], shuffle=settings["shuffle"]
+        ),
+        optimizer=OptimizersContainer.Config(
+            param_groups=[adamw(r"norm", settings["lr"], 0.0), adamw(r".*", settings["lr"], 0.1)],
+            implementation=IMPLEMENTATION[kind],
+        ),
+        activation_checkpoint=None,  # type: ignore[arg-type]
+    )
+    config.loss.loss_fn.global_vocab_size = entry.size.vocab_size
+    training, parallelism, checkpoint = config.training, config.parallelism, config.checkpoint
+    training.steps = settings["steps"]
+    training.seq_len = settings["seq_len"]
+    training.local_batch_size = settings["batch_size"]
+    training.global_batch_size = settings["global_batch_size"]
+    training.disable_cuda_graphs = True
+    training.dtype, training.mixed_precision_param = PRECISIONS[precision]  # type: ignore[assignment]
+    parallelism.spmd_backend = "partial_dtensor"  # the default fails in FSDP2 on torch 2.13
+    config.debug.seed = settings["seed"]
+    config.debug.moe_force_load_balance = False
+    config.comm.train_timeout_seconds = 3600  # a CPU step or a checkpoint may take long
+    config.lr_scheduler.decay_type = "cosine"
+    config.lr_scheduler.min_lr_factor = 0.1
+    warmup = settings["warmup"]
+    config.lr_scheduler.warmup_steps = max(1, settings["steps"] // 10) if warmup is None else warmup
+    if settings["compile"] != "none":
+        config.compile.enable = True
+        config.compile.backend = settings["compile"]
+        config.compile.components = ["model"]
+    checkpoint.enable = True
+    checkpoint.interval = settings["save_every"]
+    checkpoint.last_save_model_only = False
+    checkpoint.keep_latest_k = 2
+    if start.source is not None:
+        checkpoint.initial_load_path = str(start.source.resolve())
+        checkpoint.initial_load_model_only = False
+    if start.step is not None:
+        checkpoint.load_step = start.step
+    for key, value in settings.extra.items():
+        set_dotted(config, key, value, settings.origins[key])
+    check_compile(config, kind)
+    return rebuilt(config)
+
+
+def adamw(pattern: str, lr: float, weight_decay: float) -> ParamGroupConfig:
+    """AdamW with the betas usual for language models, for the parameters whose names match."""
+    kwargs = {"lr": lr, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": weight_decay}
+    return ParamGroupConfig(pattern=pattern, optimizer_name="AdamW", optimizer_kwargs=kwargs)
+
+
+def check_compile(config: Any, kind: str) -> None:
+    """The neuron backend needs a Neuron device; a backend without `compile.enable` compiles nothing, said once."""
+    backend = config.compile.backend
+    if backend == "neuron" and kind != "neuron":
+        raise TrntError(
+            f"--compile neuron needs a Neuron device, and this run computes on {kind}",
+            "use --compile none or inductor here, or run 'trnt doctor --require neuron' on the Trainium machine",
+        )
+    if backend != "inductor" and not config.compile.enable:
+        console.warn(f"compile.backend is {backend} but nothing is compiled; --compile {backend} turns it on")
+
+
+def rebuilt(config: Any) -> Any:
+    """The same config constructed once more, so that torchtitan's own checks run on the edited values."""
+    try:
+        for name in ("checkpoint",):
+            setattr(config, name, dataclasses.replace(getattr(config, name)))
+        return dataclasses.replace(config)
+    except ValueError as error:
+        raise UsageError(str(error).splitlines()[0], "change the options it names") from None
+
+
+def leaves(config: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Every dotted name of a config tree that can be set: name -> (owner, type hint)."""
+    found: dict[str, tuple[Any, Any]] = {}
+    hints = get_type_hints(type(config), include_extras=False)
+    for item in dataclasses.fields(config):
+        name, value = f"{prefix}{item.name}", getattr(config, item.name)
+        if item.name == "model_spec":
+            continue
+        if dataclasses.is_dataclass(value):
+            found.update(leaves(value, f"{name}."))
+            if types.NoneType in get_args(hints[item.name]):
+                found[name] = (config, types.NoneType)
+        else:
+            found[name] = (config, hints[item.name])
+    return found
+
+
+def set_dotted(config: Any, key: str, value: Any, origin: str) -> None:
+    """Set one dotted option, converting text to the field's type.
+
+    Raises UsageError for an unknown name (with the nearest one), a reserved one, or a value of another type.
+    """
+    said = f"--{key}" if origin == "flag" else f"'{key}' in {origin}"
+    for name, instead in RESERVED.items():
+        if key == name or key.startswith(f"{name}."):
+            raise UsageError(f"{said} cannot be set by hand", f"use {instead}")
+    known = leaves(config)
+    if key not in known:
+        inside = [name for name in known if name.startswith(f"{key}.")]
+        near = nearest(key, known)
+        if inside:
+            fix = "it has: " + ", ".join(sorted(inside)[:12])
+        else:
+            fix = f"did you mean '--{near}'?" if near else "'trnt train --print-config --json' lists every option"
+        raise UsageError(f"unknown option {said}", fix)
+    owner, hint = known[key]
+    field = key.rpartition(".")[2]
+    try:
+        setattr(owner, field, convert(value, hint))
+    except pydantic.ValidationError as error:
+        problem = error.errors()[0]["msg"]
+        raise UsageError(f"{said}: {value!r} does not fit ({problem})", f"the type is {describe(hint)}") from None
+
+
+def convert(value: Any, hint: Any) -> Any:
+    """`value` as the type of a config field; text is read as that type ('none' is None, lists are comma-separated)."""
+    if isinstance(value, str):
+        options = get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+        if types.NoneType in options and value.lower() in ("none", "null"):
+            return None
+        if any(get_origin(option) is list for option in options):
+            value = [part for part in value.split(",") if part]
+    return pydantic.TypeAdapter(hint).validate_python(value)
+
+
+def describe(hint: Any) -> str:
+    """A type hint as a user reads it."""
+    if get_origin(hint) is typing.Literal:
+        return "one of " + ", ".join(map(str, get_args(hint)))
+    return getattr(hint, "__name__", str(hint))

@@ -1,0 +1,1 @@
+"""Checkpoints: DCP folders, Hugging Face folders, and the one table that maps between their names."""

@@ -1,0 +1,1 @@
+"""Model families: one file each, with sizes, config translations and the table of names."""

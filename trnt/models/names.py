@@ -1,0 +1,22 @@
+"""One row of a family's table of names: a tensor's name here and on the Hub, its shape, and what is done to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Row:
+    """`hf` and `native` hold {layer} and {expert} where they count up.
+
+    shape: letters of the family's `dimensions`, of the Hub's tensor. transform: copy; experts (the Hub's tensors of
+    experts 0, 1, 2 ... are the native one's slices along dimension 0); tied (absent on the Hub when the head is the
+    embedding). when: always, or only in dense or only in mixture-of-experts models.
+    """
+
+    hf: str
+    native: str
+    shape: str
+    transform: Literal["copy", "experts", "tied"] = "copy"
+    when: Literal["always", "dense", "moe"] = "always"

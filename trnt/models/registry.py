@@ -1,0 +1,43 @@
+"""The model names a user types. No torch here: names, completion and did-you-mean answer at once.
+
+A family is a module with: SIZES (name -> size), TABLE (rows of names), DROPPED, `dimensions`, `cut`, `count_params`,
+`flops_per_token`, `titan_spec`, `hf_config` and `size_from_hf_config`; `models/qwen3.py` is the pattern. A size has at
+least num_layers, hidden_size, num_heads, num_kv_heads, head_dim, vocab_size, tied, num_experts, top_k and max_seq_len.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trnt.errors import unknown
+from trnt.models import qwen3
+
+FAMILIES: dict[str, Any] = {"qwen3": qwen3}
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """A named model: its family's module and its size, perhaps cut."""
+
+    name: str
+    family: Any
+    size: Any
+
+    def cut(self, layers: int | None, experts: int | None) -> ModelEntry:
+        """The first `layers` layers and `experts` experts of this model. Raises UsageError when that cannot be."""
+        return replace(self, size=self.family.cut(self.name, self.size, layers, experts))
+
+
+def names() -> list[str]:
+    """All names, smallest first within a family."""
+    return [name for family in FAMILIES.values() for name in family.SIZES]
+
+
+def get(name: str) -> ModelEntry:
+    """The model of a name; `Qwen/Qwen3-30B-A3B` means `qwen3-30b-a3b`. Raises UsageError with the nearest name."""
+    wanted = name.rpartition("/")[2].lower()
+    for family in FAMILIES.values():
+        if wanted in family.SIZES:
+            return ModelEntry(wanted, family, family.SIZES[wanted])
+    raise unknown("model", name, names())

@@ -1,0 +1,186 @@
+"""The core trainer: torchtitan's Trainer, plus guards, signals and an exact resume.
+
+Set up (`__init__`, torchtitan's), then per step: forward and backward, check, optimizer, report, save. A loss or
+gradient that is not finite stops the run before the optimizer touches a weight. Ctrl-C and SIGTERM finish the step,
+save and stop.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import FrameType
+from typing import Any
+
+import torch
+
+from trnt import device
+
+device.ensure()
+
+import torchtitan.trainer as titan
+from torchtitan.components.loss import IGNORE_INDEX
+from torchtitan.distributed import utils as dist_utils
+from torchtitan.models.common.moe import MoE
+
+from trnt import console
+from trnt.checkpoint.manager import Checkpointer
+from trnt.errors import TrntError
+from trnt.kernels.moe import Router
+from trnt.parallel.apply import sum_gradients
+from trnt.report import Report
+
+Batch = tuple[dict[str, torch.Tensor], torch.Tensor]
+
+
+@dataclass
+class Stop:
+    """Whether a signal asked the run to end, and which."""
+
+    signum: int | None = None
+
+    @property
+    def wanted(self) -> bool:
+        return self.signum is not None
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[Stop]:
+    """The first Ctrl-C or SIGTERM is noted; the second acts at once. The handlers before are put back at the end."""
+    stop = Stop()
+
+    def note(signum: int, frame: FrameType | None) -> None:
+        del frame
+        stop.signum = signum
+        signal.signal(signum, before[signum])
+        console.note(f"{signal.Signals(signum).name}: finishing this step, then saving (again to stop at once)")
+
+    before: dict[int, Any] = {}
+    try:
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            before[signum] = signal.signal(signum, note)
+    except ValueError:  # not the main thread: whoever runs us there stops us differently
+        before.clear()
+    try:
+        yield stop
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+class Trainer(titan.Trainer):
+    """torchtitan's Trainer with trnt's step and loop; everything else is swapped in through its config."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(titan.Trainer.Config):
+        metrics: Report.Config = field(default_factory=Report.Config)
+        checkpoint: Checkpointer.Config = field(default_factory=Checkpointer.Config)
+
+    metrics_processor: Report
+    stopped_by: int | None = None
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        sum_gradients(self.model_parts)
+        self._moes = [m for part in self.model_parts for m in part.modules() if isinstance(m, MoE)]
+        for router in self._routers():
+            batches = self.gradient_accumulation_steps * self.parallel_dims.dp_replicate * self.parallel_dims.dp_shard
+            router.aux_weight = 1.0 / batches
+
+    def _routers(self) -> list[Router]:
+        return [moe.router for moe in self._moes if isinstance(moe.router, Router)]
+
+    def train(self) -> None:
+        """Load what there is to resume, train to the last step or to a signal, saving on the way and at the end."""
+        config = self.config
+        self.checkpointer.load(step=config.checkpoint.load_step)
+        first = self.step
+        if first:
+            console.note(f"resumed at step {first}")
+        with (
+            stop_on_signals() as stop,
+            self.metrics_processor.showing(first, config.training.steps),
+            config.profiler.build(global_step=first, base_folder=config.dump_folder) as profiler,
+        ):
+            batches = self.batch_generator(self.dataloader)
+            while self.step < config.training.steps and not stop.wanted:
+                self.step += 1
+                self.gc_handler.run(self.step)
+                self.train_step(batches)
+                self.checkpointer.save(self.step, last_step=stop.wanted or self.step == config.training.steps)
+                profiler.step()
+                if self.step == first + 1:
+                    timeout = timedelta(seconds=config.comm.train_timeout_seconds)
+                    dist_utils.set_pg_timeouts(timeout=timeout, parallel_dims=self.parallel_dims)
+        self.stopped_by = stop.signum
+
+    def train_step(self, data_iterator: Iterator[Batch]) -> None:
+        """One optimizer step over the global batch. Losses are sums divided by the global count of target tokens."""
+        self.optimizers.zero_grad(set_to_none=True)
+        lr = self.lr_schedulers.get_metrics()
+        batches = [next(data_iterator) for _ in range(self.gradient_accumulation_steps)]
+        targets = torch.stack([(labels != IGNORE_INDEX).sum() for _, labels in batches]).sum().to(self.device)
+        dims = self.parallel_dims
+        if dims.dp_enabled:
+            targets = dist_utils.dist_sum_tensor(targets, dims.get_mesh("batch"))
+        targets = targets.clamp(min=1)
+
+        losses = []
+        for input_dict, labels in batches:
+            moved = {key: value.to(self.device) for key, value in input_dict.items()}
+            loss = self.forward_backward_step(
+                input_dict=moved, labels=labels.to(self.device), global_valid_tokens=targets
+            )
+            losses.append(loss.detach())
+        local_loss = torch.stack(losses).sum()
+        loss_mesh = dims.get_optional_mesh("loss") if dims.dp_cp_enabled else None
+        loss_value = dist_utils.dist_sum(local_loss, loss_mesh)
+        self._refuse_non_finite("loss", loss_value)
+        grad_norm = dist_utils.clip_grad_norm_(
+            [p for part in self.model_parts for p in part.parameters()],
+            self.config.training.max_norm,
+            foreach=True,
+            pp_mesh=dims.get_optional_mesh("pp"),
+            ep_enabled=dims.ep_enabled,
+        )
+        self._refuse_non_finite("gradient norm", float(grad_norm))
+
+        moe = self._moe_metrics()
+        self.checkpointer.maybe_wait_for_staging()
+        self.optimizers.step()
+        self.lr_schedulers.step()
+        tokens = torch.tensor(self.ntokens_seen, dtype=torch.int64, device=self.device)
+        seen = int(dist_utils.dist_sum(tokens, loss_mesh))
+        self.metrics_processor.log(
+            self.step, loss_value, loss_value, float(grad_norm), extra_metrics={"n_tokens_seen": seen, **lr, **moe}
+        )
+
+    def _refuse_non_finite(self, what: str, value: float) -> None:
+        """Stop before the optimizer when a number is NaN or infinite.
+
+        Raises TrntError naming the step; the weights and the checkpoints are as they were after the step before.
+        """
+        if not math.isfinite(value):
+            raise TrntError(
+                f"the {what} of step {self.step} is {value}: stopped before the optimizer step, weights unchanged",
+                "lower --lr, lengthen --warmup or check the data; resume from the last checkpoint",
+            )
+
+    def _moe_metrics(self) -> dict[str, float]:
+        """How unevenly the experts were used in this step (1.0 = evenly), and the balance loss where there is one."""
+        if not self._moes:
+            return {}
+        counts = [moe.tokens_per_expert_E for moe in self._moes]
+        uneven = max(float(c.max() / c.mean().clamp(min=1e-9)) for c in counts)
+        metrics = {"moe/busiest_expert": uneven}
+        for moe, count in zip(self._moes, counts, strict=True):
+            if moe.load_balance_coeff is None:  # torchtitan's own hook resets the counts of the others
+                count.zero_()
+        aux = [float(router.last_aux) for router in self._routers() if router.last_aux is not None]
+        if aux:
+            metrics["moe/aux_loss"] = sum(aux) / len(aux)
+        return metrics
