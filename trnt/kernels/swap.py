@@ -11,6 +11,7 @@ device.ensure()
 from torchtitan.config import derive
 
 from trnt.kernels.attention import DocumentAttention
+from trnt.kernels.dispatch import Dispatcher
 from trnt.kernels.moe import Experts, Router
 
 AUX_COEFF = 1e-3  # router_aux_loss_coef of the published Qwen3 configs
@@ -28,6 +29,7 @@ def swap(model_config: Any, *, moe_balance: str = "none") -> None:
             continue
         routed = layer.moe.routed_experts
         routed.inner_experts = derive(routed.inner_experts, Experts.Config)
+        routed.token_dispatcher = derive(routed.token_dispatcher, Dispatcher.Config)
         layer.moe.load_balance_coeff = BIAS_COEFF if moe_balance == "bias" else None
         if moe_balance == "aux":
             layer.moe.router = derive(layer.moe.router, Router.Config, aux_coeff=AUX_COEFF)
