@@ -66,7 +66,7 @@ def assemble(
             param_groups=[adamw(r"norm", settings["lr"], 0.0), adamw(r".*", settings["lr"], 0.1)],
             implementation=IMPLEMENTATION[kind],
         ),
-        activation_checkpoint=None,  # type: ignore[arg-type]
+        activation_checkpoint=None,
     )
     config.loss.loss_fn.global_vocab_size = entry.size.vocab_size
     training, parallelism, checkpoint = config.training, config.parallelism, config.checkpoint
@@ -75,7 +75,7 @@ def assemble(
     training.local_batch_size = settings["batch_size"]
     training.global_batch_size = settings["global_batch_size"]
     training.disable_cuda_graphs = True
-    training.dtype, training.mixed_precision_param = PRECISIONS[precision]  # type: ignore[assignment]
+    training.dtype, training.mixed_precision_param = PRECISIONS[precision]
     parallelism.spmd_backend = "partial_dtensor"  # the default fails in FSDP2 on torch 2.13
     config.debug.seed = settings["seed"]
     config.debug.moe_force_load_balance = False

@@ -43,6 +43,7 @@ Examples:
   trnt train --recipe laptop
   trnt train --model qwen3-tiny --data notes/ --steps 200 --out runs/notes
   trnt export --to hf"""
+COMPLETE = "_TRNT_COMPLETE"  # the variable in which completion scripts ask
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 WIDTH = 110  # of help, whatever the terminal: wrapped text stays readable, piped text is never cut
 
@@ -197,12 +198,19 @@ def fail(shown: TrntError, error: BaseException) -> int:
     return shown.exit_code
 
 
+def answer_shell() -> int:
+    """Answer a shell's question for completions (its script set `_TRNT_COMPLETE`). Returns the exit code."""
+    from typer.completion import completion_init, shell_complete
+
+    completion_init()
+    group: Any = typer.main.get_command(app)
+    return shell_complete(group, {}, "trnt", COMPLETE, os.environ[COMPLETE])
+
+
 def main() -> None:
     """The entry point of `trnt`."""
-    if os.environ.get("_TRNT_COMPLETE"):
-        from trnt.commands.completion import answer
-
-        sys.exit(answer())
+    if os.environ.get(COMPLETE):
+        sys.exit(answer_shell())
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()

@@ -208,6 +208,10 @@ def _install_shims(kind: str) -> None:
 
     # The router asks for autocast to float32, which the CPU answers with a warning and ignores.
     warnings.filterwarnings("ignore", message="In CPU autocast")
+    # Its learning-rate scheduler recomputes the rate on load, in the way torch advises against for others.
+    warnings.filterwarnings("ignore", message="To get the last learning rate")
+    # A checkpoint is read without a process group on purpose.
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
     # torchtitan logs to the root logger: its information, and its warnings about what trnt decides itself, stay out.
     logging.getLogger().addFilter(wanted_log)
 

@@ -45,8 +45,13 @@ class UsageError(TrntError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name most like `name`, or None when nothing is near."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    """The known name that begins with `name` or is most like it, or None when nothing is near."""
+    names = list(known)
+    if len(name) > 2:
+        begun = sorted((n for n in names if n.startswith(name)), key=len)
+        if begun:
+            return begun[0]
+    found = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return found[0] if found else None
 
 

@@ -61,8 +61,8 @@ def stop_on_signals() -> Iterator[Stop]:
 
     before: dict[int, Any] = {}
     try:
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            before[signum] = signal.signal(signum, note)
+        for wanted in (signal.SIGINT, signal.SIGTERM):
+            before[wanted] = signal.signal(wanted, note)
     except ValueError:  # not the main thread: whoever runs us there stops us differently
         before.clear()
     try:

@@ -34,6 +34,9 @@ class DcpFolder:
 
     def read(self, name: str) -> Any:
         """One tensor, whole, in the dtype it was saved in. Raises TrntError when it cannot be read."""
+        from trnt import device
+
+        device.ensure()
         import torch
         import torch.distributed.checkpoint as dcp
 

@@ -49,8 +49,8 @@ def links(entry: ModelEntry) -> list[Link]:
         experts: Iterable[int | None] = range(size.num_experts) if row.transform == "experts" else (None,)
         on_hub = not (row.transform == "tied" and size.tied)
         for expert in experts:
-            names = (text.format(layer=layer, expert=expert) for text in (row.hf, row.native))
-            found.append(Link(*names, shape, expert, on_hub))
+            hf, native = (text.format(layer=layer, expert=expert) for text in (row.hf, row.native))
+            found.append(Link(hf, native, shape, expert, on_hub))
     return found
 
 

@@ -1,9 +1,8 @@
-"""`trnt completion`: the script a shell loads, and the answers it asks for."""
+"""`trnt completion`: the script a shell loads. `cli.answer_shell` answers what it asks."""
 
 from __future__ import annotations
 
-import os
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -37,15 +36,3 @@ def script(shell: str) -> str:
     from typer._completion_shared import get_completion_script
 
     return get_completion_script(prog_name="trnt", complete_var=VARIABLE, shell=shell).rstrip() + "\n"
-
-
-def answer() -> int:
-    """Answer a shell's question for completions (the variable `_TRNT_COMPLETE` is set). Returns the exit code."""
-    import typer.main
-    from typer.completion import completion_init, shell_complete
-
-    from trnt.cli import app
-
-    completion_init()
-    group: Any = typer.main.get_command(app)
-    return shell_complete(group, {}, "trnt", VARIABLE, os.environ[VARIABLE])

@@ -42,7 +42,7 @@ class ChunkedLoss(ChunkedLossWrapper):
         loss_inputs.pop("positions", None)
         assert self.lm_head is not None
         batch, length = labels.shape
-        per_token = batch * self.lm_head.weight.shape[0] * 4  # type: ignore[union-attr,index]
+        per_token = batch * self.lm_head.weight.shape[0] * 4
         chunk = max(1, min(length, self.max_logits_bytes // per_token))
         self.num_chunks = -(-length // chunk)
         chunk = -(-length // self.num_chunks)

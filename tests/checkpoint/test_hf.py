@@ -1,0 +1,72 @@
+"""A Hugging Face folder is there whole, or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from trnt.checkpoint.hf import new_folder, plan_shards, write_weights
+from trnt.errors import TrntError, UsageError
+
+
+def test_shards_are_split_at_the_limit_in_order() -> None:
+    assert plan_shards({"a": 4, "b": 4, "c": 9, "d": 1, "e": 8}, 8) == [["a", "b"], ["c"], ["d"], ["e"]]
+    assert plan_shards({"a": 4}, 8) == [["a"]]
+
+
+@pytest.mark.parametrize("limit", [10**9, 64])
+def test_files_and_index_say_the_truth(tmp_path: Path, limit: int) -> None:
+    tensors = {f"t{i}": torch.full((4, 2), float(i)) for i in range(5)}
+    sizes = dict.fromkeys(tensors, 32)
+    assert write_weights(tmp_path, iter(tensors.items()), sizes, limit=limit) == 160
+    files = sorted(tmp_path.glob("*.safetensors"))
+    found = {}
+    for file in files:
+        with safe_open(file, "pt") as opened:
+            assert opened.metadata() == {"format": "pt"}
+            found |= {name: (opened.get_tensor(name), file.name) for name in opened.keys()}  # noqa: SIM118
+    assert all(torch.equal(found[name][0], tensor) for name, tensor in tensors.items())
+    index = tmp_path / "model.safetensors.index.json"
+    if limit > 160:
+        assert [f.name for f in files] == ["model.safetensors"]
+        assert not index.exists()
+    else:
+        assert [f.name for f in files] == [f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)]
+        said = json.loads(index.read_text())
+        assert said["metadata"]["total_size"] == 160
+        assert said["weight_map"] == {name: file for name, (_, file) in found.items()}
+
+
+def test_a_failure_half_way_leaves_the_old_folder_and_nothing_else(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "old").write_text("kept")
+
+    def fail_half_way() -> None:
+        with new_folder(target, force=True) as folder:
+            (folder / "new").write_text("x")
+            raise RuntimeError("half way")
+
+    with pytest.raises(RuntimeError, match="half way"):
+        fail_half_way()
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+    assert (target / "old").read_text() == "kept"
+    with new_folder(target, force=True) as folder:
+        (folder / "new").write_text("x")
+    assert [p.name for p in target.iterdir()] == ["new"]
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_existing_folder_needs_force(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="exists already"), new_folder(tmp_path, force=False):
+        pytest.fail("opened")
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TrntError, match="cannot write"), new_folder(tmp_path / "file" / "out", force=False):
+        pytest.fail("opened")

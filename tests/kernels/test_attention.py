@@ -1,0 +1,81 @@
+"""DocumentAttention in a whole model: documents packed in a row never see each other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torchtitan.models.common.attention import create_varlen_metadata_for_document
+
+from trnt.kernels import reference
+from trnt.kernels.attention import DocumentAttention, document_mask
+from trnt.kernels.swap import swap
+from trnt.models import registry
+
+
+def positions(*lengths: int) -> torch.Tensor:
+    return torch.cat([torch.arange(n) for n in lengths])[None]
+
+
+@pytest.mark.parametrize("name", ["qwen3-tiny", "qwen3-tiny-moe"])
+def test_a_document_s_logits_do_not_change_with_its_neighbour(name: str) -> None:
+    entry = registry.get(name)
+    config = entry.family.titan_spec(name, entry.size).model
+    swap(config)
+    model = config.build()
+    torch.manual_seed(0)
+    model.init_states(buffer_device=torch.device("cpu"))
+    ids = torch.randint(4096, (1, 40))
+    where = positions(13, 16, 11)
+
+    def logits(tokens: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return model(tokens, positions=where, attention_masks=model.get_attention_masks(where))
+
+    before = logits(ids)
+    changed = ids.clone()
+    changed[0, 13:29] = (changed[0, 13:29] + 1) % 4096
+    after = logits(changed)
+    # attention is bit-equal; the experts' matmuls see other batch sizes, which may move the last bit
+    assert torch.allclose(before[0, :13], after[0, :13], rtol=0, atol=1e-5)
+    assert torch.allclose(before[0, 29:], after[0, 29:], rtol=0, atol=1e-5)
+    assert (before[0, 13:29] - after[0, 13:29]).abs().max() > 1e-2
+    alone = torch.randint(4096, (1, 40))
+    alone[0, :11] = ids[0, 29:]
+    with torch.no_grad():
+        row = positions(11, 29)
+        separate = model(alone, positions=row, attention_masks=model.get_attention_masks(row))
+    assert torch.allclose(before[0, 29:], separate[0, :11], rtol=0, atol=1e-5)
+
+
+def module(**changes: object) -> DocumentAttention:
+    return DocumentAttention.Config(**changes).build()  # type: ignore[arg-type]
+
+
+def test_two_rows_and_grouped_heads_equal_the_reference() -> None:
+    q, k, v = (torch.randn(2, 12, h, 8) for h in (6, 2, 2))
+    where = torch.cat([positions(5, 7), positions(12)])
+    masks = create_varlen_metadata_for_document(where)
+    got = module()(q, k, v, attention_masks=masks, scale=0.2, enable_gqa=True)
+    assert torch.allclose(got, reference.attention(q, k, v, where, 0.2), atol=1e-5)
+
+
+def test_without_boundaries_a_row_is_one_document() -> None:
+    q, k, v = (torch.randn(2, 12, 4, 8) for _ in range(3))
+    where = torch.arange(12).repeat(2, 1)
+    assert torch.allclose(module()(q, k, v), reference.attention(q, k, v, where, 8**-0.5), atol=1e-5)
+
+
+def test_the_dense_mask_of_other_devices_says_the_same() -> None:
+    where = torch.cat([positions(5, 7), positions(1, 11)])
+    masks = create_varlen_metadata_for_document(where)
+    document = (where == 0).cumsum(1)
+    expected = torch.ones(12, 12, dtype=torch.bool).tril() & (document[:, :, None] == document[:, None, :])
+    assert torch.equal(document_mask(masks.cu_seq_q, 2, 12), expected)
+
+
+def test_what_the_kernel_cannot_do_is_refused() -> None:
+    with pytest.raises(ValueError, match="window"):
+        module(window_size=(128, 0))
+    q, k, v = (torch.randn(1, 4, 2, 8) for _ in range(3))
+    with pytest.raises(ValueError, match="out_transform"):
+        module()(q, k, v, out_transform=lambda out, lse: out)
