@@ -7,7 +7,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from trnt.report import draw_loss, read_rows
+from trnt.report import draw_loss
+from trnt.runs import read_rows
 
 
 def test_a_row_cut_off_by_a_kill_is_dropped(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from trnt import launch, runs, training
 from trnt.errors import TrntError
-from trnt.report import read_rows
+from trnt.runs import read_rows
 
 Settings = Callable[..., Any]
 

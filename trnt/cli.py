@@ -178,14 +178,20 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         console.note("stopped")
         return errors.INTERRUPTED
-    except BrokenPipeError:
-        # The reader went away (`trnt ... | head`): say nothing, not even when Python closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return errors.OK
+    except (BrokenPipeError, SystemExit):  # the parser turns a closed pipe into SystemExit
+        return reader_gone()
     except Exception as error:
         said = str(error).strip().splitlines()
         cause = f"unexpected: {type(error).__name__}: {said[0] if said else 'no message'}"
         return fail(TrntError(cause, "run again with --debug for the traceback, and report it"), error)
+
+
+def reader_gone() -> int:
+    """The reader went away (`trnt ... | head`): say nothing, not even when Python closes stdout. Exit code 0."""
+    if sys.__stdout__ is not None:
+        sys.stdout = sys.__stdout__
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return errors.OK
 
 
 def fail(shown: TrntError, error: BaseException) -> int:
@@ -215,5 +221,5 @@ def main() -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = reader_gone()
     sys.exit(code)

@@ -15,6 +15,7 @@ from typing import Any
 from trnt.errors import TrntError
 
 SCHEMA_VERSION = 1
+LINE_EVERY_S = 5.0  # between plain progress lines, where no bar can be drawn
 
 _state = {"debug": False, "quiet": False}
 
@@ -111,7 +112,7 @@ class Ticker:
         self._title, self._total, self._unit, self._live = title, total, unit, live
         self._task = live.add_task(title, total=total, detail="") if live is not None else None
         self._done = 0.0
-        self._last_line = 0.0
+        self._last_line = float("-inf")
 
     def advance(self, amount: float = 1, detail: str = "") -> None:
         """`amount` more is done; `detail` is shown beside the bar."""
@@ -126,7 +127,8 @@ class Ticker:
             self._live.update(self._task, completed=done, detail=detail)
             return
         now = time.monotonic()
-        if now - self._last_line >= 5 and not _state["quiet"]:
+        ended = self._total is not None and done >= self._total
+        if (now - self._last_line >= LINE_EVERY_S or ended) and not _state["quiet"]:
             self._last_line = now
             of = f"/{self._total:,.0f}" if self._total else ""
             note(f"{self._title}: {done:,.0f}{of} {self._unit} {detail}".rstrip())

@@ -25,9 +25,6 @@ def export_run(run: str | None, destination: str | None, *, runs_dir: str, dtype
 
     Raises TrntError when the run does not say which model it holds, and what the export itself raises.
     """
-    from trnt.checkpoint.export import export_hf
-    from trnt.report import read_rows
-
     owner, step = locate(run, runs_dir)
     described = runs.read_run(owner)
     if described is None:
@@ -42,7 +39,9 @@ def export_run(run: str | None, destination: str | None, *, runs_dir: str, dtype
     ):
         raise UsageError(f"the destination {target} holds the run itself", "name a folder of its own")
     number = int(step.name.removeprefix("step-"))
-    rows = [row for row in read_rows(owner / "metrics.jsonl") if row["step"] <= number]
+    rows = [row for row in runs.read_rows(owner / "metrics.jsonl") if row["step"] <= number]
+    from trnt.checkpoint.export import export_hf
+
     return export_hf(
         step,
         target,

@@ -23,6 +23,7 @@ device.ensure()
 from torchtitan.components.metrics import MetricsProcessor, _get_metrics_rank
 
 from trnt import console
+from trnt.runs import read_rows
 
 
 class Report(MetricsProcessor):
@@ -40,6 +41,7 @@ class Report(MetricsProcessor):
         self.folder = Path(dump_folder)
         self.rows: list[dict[str, Any]] = []
         self.steps = 0
+        self.trained = 0
         self._ticker: console.Ticker | None = None
         self._started = time.perf_counter()
 
@@ -94,6 +96,7 @@ class Report(MetricsProcessor):
             **{key: value for key, value in extra.items() if key.startswith("moe/")},
         }
         self.rows.append(row)
+        self.trained += 1
         if self.writes:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
@@ -122,18 +125,6 @@ class Report(MetricsProcessor):
         if not self.writes or len(self.rows) < 2:
             return None
         return draw_loss(self.rows, self.folder / "loss.png")
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl; a last line cut off by a kill is dropped."""
-    rows: list[dict[str, Any]] = []
-    if path.is_file():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-    return rows
 
 
 def draw_loss(rows: list[dict[str, Any]], path: Path) -> Path:

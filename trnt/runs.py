@@ -68,6 +68,18 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
     os.replace(partial, path)
 
 
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a run's metrics.jsonl; a last line cut off by a kill is dropped."""
+    rows: list[dict[str, Any]] = []
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+    return rows
+
+
 def new_run(runs_dir: str, model: str) -> Path:
     """A folder name that is not taken: RUNS/MODEL-YYYYMMDD-HHMMSS."""
     base = Path(runs_dir) / f"{model}-{time.strftime('%Y%m%d-%H%M%S')}"

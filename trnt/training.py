@@ -28,8 +28,8 @@ class Ready:
 
 def prepare(settings: Settings) -> Ready:
     """Check the model, the batch, the data, the tokenizer and the device. Raises UsageError or TrntError."""
-    from trnt.data.loader import check_length
     from trnt.data.tokenizer import check_vocabulary
+    from trnt.data.tokens import check_length
     from trnt.data.tokens import prepare as prepare_tokens
 
     entry = registry.get(settings["model"])
@@ -210,6 +210,7 @@ def summarise(ready: Ready, start: runs.Start, plan: Any, trainer: Any) -> dict[
         "params_total": plan.params_total,
         "params_active": plan.params_active,
         "step": trainer.step,
+        "trained_steps": report.trained,
         "steps": ready.settings["steps"],
         "stopped_by": signal.Signals(trainer.stopped_by).name if trainer.stopped_by else None,
         "tokens": rows[-1]["tokens"] if rows else 0,
@@ -227,7 +228,7 @@ def summarise(ready: Ready, start: runs.Start, plan: Any, trainer: Any) -> dict[
 
 def summary_text(summary: dict[str, Any]) -> str:
     """The summary for people."""
-    if summary["last_loss"] is None or summary["tokens_per_s"] is None:
+    if not summary["trained_steps"]:
         return f"nothing left to train: {summary['run']} is at step {summary['step']} of {summary['steps']}"
     lines = [
         f"step {summary['step']}/{summary['steps']}: loss {summary['first_loss']:.4f} -> {summary['last_loss']:.4f}, "

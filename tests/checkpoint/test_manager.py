@@ -103,7 +103,7 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_losses(corpus: Path, tmp
         process.wait(60)
     assert killed == 3
     assert start(tmp_path / "killed").wait(120) == 0
-    from trnt.report import read_rows
+    from trnt.runs import read_rows
 
     rows = [read_rows(tmp_path / name / "metrics.jsonl") for name in ("whole", "killed")]
     assert [(r["step"], r["loss"], r["grad_norm"]) for r in rows[0]] == [

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trnt.data.loader import TextDataLoader, check_length, count_rows
-from trnt.data.tokens import TokenSet, prepare
+from trnt.data.loader import TextDataLoader, count_rows
+from trnt.data.tokens import TokenSet, check_length, prepare
 from trnt.errors import TrntError, UsageError
 
 

@@ -22,7 +22,7 @@ from torchtitan.components.dataloader import BaseDataLoader
 from torchtitan.components.loss import IGNORE_INDEX
 
 from trnt.data.tokens import TokenSet
-from trnt.errors import TrntError, UsageError
+from trnt.errors import TrntError
 
 Batch = tuple[dict[str, torch.Tensor], torch.Tensor]
 
@@ -30,15 +30,6 @@ Batch = tuple[dict[str, torch.Tensor], torch.Tensor]
 def count_rows(num_tokens: int, seq_len: int) -> int:
     """Rows of an epoch: the last, shorter one is padded, not dropped."""
     return -(-num_tokens // seq_len)
-
-
-def check_length(tokens: TokenSet, seq_len: int) -> None:
-    """Raise UsageError when one row would be longer than all the data."""
-    if seq_len > tokens.num_tokens:
-        raise UsageError(
-            f"a row of {seq_len} tokens is longer than the data ({tokens.num_tokens} tokens)",
-            f"use --seq-len {max(1, tokens.num_tokens // 2)} or less, or more data",
-        )
 
 
 class TextDataLoader(BaseDataLoader):

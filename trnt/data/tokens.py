@@ -50,6 +50,15 @@ class TokenSet:
         return np.memmap(Path(self.path) / "documents.bin", dtype="<i8", mode="r")
 
 
+def check_length(tokens: TokenSet, seq_len: int) -> None:
+    """Raise UsageError when one row would be longer than all the data."""
+    if seq_len > tokens.num_tokens:
+        raise UsageError(
+            f"a row of {seq_len} tokens is longer than the data ({tokens.num_tokens} tokens)",
+            f"use --seq-len {max(1, tokens.num_tokens // 2)} or less, or more data",
+        )
+
+
 def cache_root() -> Path:
     """`$TRNT_CACHE`, else `$XDG_CACHE_HOME/trnt`, else `~/.cache/trnt`."""
     chosen = os.environ.get("TRNT_CACHE")
