@@ -68,3 +68,24 @@ def settings(corpus: Path, tmp_path: Path) -> Callable[..., Any]:
         return config.resolve(merged, arguments=arguments, environment={})
 
     return make
+
+
+@pytest.fixture
+def tiny_model() -> Callable[..., Any]:
+    """A swapped model of a shipped size with its first weights, seed 0."""
+
+    def make(name: str, **options: Any) -> Any:
+        import torch
+
+        from trnt.kernels.swap import swap
+        from trnt.models import registry
+
+        entry = registry.get(name)
+        config = entry.family.titan_spec(name, entry.size).model
+        swap(config, **options)
+        model = config.build()
+        torch.manual_seed(0)
+        model.init_states(buffer_device=torch.device("cpu"))
+        return model
+
+    return make

@@ -1,4 +1,4 @@
-"""A Hugging Face folder is there whole, or not at all."""
+"""Shards split where they should, and an index that says the truth."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from trnt.checkpoint.hf import new_folder, plan_shards, write_weights
-from trnt.errors import TrntError, UsageError
+from trnt.checkpoint.hf import plan_shards, write_weights
 
 
 def test_shards_are_split_at_the_limit_in_order() -> None:
@@ -39,34 +38,3 @@ def test_files_and_index_say_the_truth(tmp_path: Path, limit: int) -> None:
         said = json.loads(index.read_text())
         assert said["metadata"]["total_size"] == 160
         assert said["weight_map"] == {name: file for name, (_, file) in found.items()}
-
-
-def test_a_failure_half_way_leaves_the_old_folder_and_nothing_else(tmp_path: Path) -> None:
-    target = tmp_path / "out"
-    target.mkdir()
-    (target / "old").write_text("kept")
-
-    def fail_half_way() -> None:
-        with new_folder(target, force=True) as folder:
-            (folder / "new").write_text("x")
-            raise RuntimeError("half way")
-
-    with pytest.raises(RuntimeError, match="half way"):
-        fail_half_way()
-    assert [p.name for p in tmp_path.iterdir()] == ["out"]
-    assert (target / "old").read_text() == "kept"
-    with new_folder(target, force=True) as folder:
-        (folder / "new").write_text("x")
-    assert [p.name for p in target.iterdir()] == ["new"]
-    assert [p.name for p in tmp_path.iterdir()] == ["out"]
-
-
-def test_an_existing_folder_needs_force(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="exists already"), new_folder(tmp_path, force=False):
-        pytest.fail("opened")
-
-
-def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(TrntError, match="cannot write"), new_folder(tmp_path / "file" / "out", force=False):
-        pytest.fail("opened")

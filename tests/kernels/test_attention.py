@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torchtitan.models.common.attention import create_varlen_metadata_for_document
 
 from trnt.kernels import reference
 from trnt.kernels.attention import DocumentAttention, document_mask
-from trnt.kernels.swap import swap
-from trnt.models import registry
 
 
 def positions(*lengths: int) -> torch.Tensor:
@@ -17,13 +18,8 @@ def positions(*lengths: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", ["qwen3-tiny", "qwen3-tiny-moe"])
-def test_a_document_s_logits_do_not_change_with_its_neighbour(name: str) -> None:
-    entry = registry.get(name)
-    config = entry.family.titan_spec(name, entry.size).model
-    swap(config)
-    model = config.build()
-    torch.manual_seed(0)
-    model.init_states(buffer_device=torch.device("cpu"))
+def test_a_document_s_logits_do_not_change_with_its_neighbour(name: str, tiny_model: Callable[..., Any]) -> None:
+    model = tiny_model(name)
     ids = torch.randint(4096, (1, 40))
     where = positions(13, 16, 11)
 

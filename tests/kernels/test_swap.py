@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
@@ -27,13 +30,8 @@ def test_the_swap_reaches_every_layer(balance: str, coefficient: float | None) -
 
 
 @pytest.mark.parametrize("name", ["qwen3-tiny", "qwen3-tiny-moe"])
-def test_every_parameter_of_a_swapped_model_gets_a_gradient(name: str) -> None:
-    entry = registry.get(name)
-    config = entry.family.titan_spec(name, entry.size).model
-    swap(config)
-    model = config.build()
-    torch.manual_seed(0)
-    model.init_states(buffer_device=torch.device("cpu"))
+def test_every_parameter_of_a_swapped_model_gets_a_gradient(name: str, tiny_model: Callable[..., Any]) -> None:
+    model = tiny_model(name)
     ids = torch.randint(4096, (2, 64))
     where = torch.arange(64).repeat(2, 1)
     model(ids, positions=where, attention_masks=model.get_attention_masks(where)).square().mean().backward()

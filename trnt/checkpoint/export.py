@@ -12,7 +12,8 @@ from typing import Any
 from trnt import __version__, console
 from trnt.checkpoint import mapping
 from trnt.checkpoint.dcp import DcpFolder, open_dcp
-from trnt.checkpoint.hf import SHARD_BYTES, new_folder, write_weights
+from trnt.checkpoint.files import new_folder
+from trnt.checkpoint.hf import SHARD_BYTES, write_weights
 from trnt.data.tokenizer import special_id, tokenizer_files
 from trnt.errors import TrntError
 from trnt.models.registry import ModelEntry

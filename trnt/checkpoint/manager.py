@@ -23,6 +23,7 @@ from torchtitan.components.checkpointer.dcp import AsyncMode, CheckpointManager
 
 from trnt import console
 from trnt.checkpoint.dcp import complete
+from trnt.checkpoint.files import sync_folder
 from trnt.errors import TrntError
 from trnt.runs import steps
 
@@ -35,16 +36,6 @@ def newest_step(folder: Path) -> tuple[int, Path] | None:
             return number, path
         console.warn(f"skipping the incomplete checkpoint {path}: {reason}")
     return None
-
-
-def sync_folder(folder: Path) -> None:
-    """Force a folder's files and the folder itself to disk."""
-    for path in [*folder.rglob("*"), folder]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 class Checkpointer(CheckpointManager):
