@@ -89,3 +89,19 @@ def tiny_model() -> Callable[..., Any]:
         return model
 
     return make
+
+
+@pytest.fixture
+def config_of() -> Callable[..., Any]:
+    """The torchtitan config of some settings, its run folder made."""
+
+    def make(settings: Any, choice: Any = None) -> Any:
+        from trnt import ready, runs
+        from trnt.assemble import assemble
+        from trnt.parallel.memory import Choice
+
+        start = runs.Start(Path(settings["out"]), resume=False)
+        start.out.mkdir(parents=True, exist_ok=True)
+        return assemble(ready.prepare(settings), start, choice or Choice())
+
+    return make

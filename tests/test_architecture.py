@@ -23,6 +23,8 @@ LEVELS = {
     "trnt.config": 2,
     "trnt.models": 3,
     "trnt.kernels": 3,
+    "trnt.optim": 4,
+    "trnt.ready": 5,
     "trnt.data": 3,
     "trnt.parallel": 3,
     "trnt.runs": 4,
@@ -83,7 +85,14 @@ def test_commands_do_not_import_one_another(module: str) -> None:
 
 
 LIGHT = ("trnt.cli", "trnt.console", "trnt.errors", "trnt.options", "trnt.config", "trnt.device", "trnt.runs")
-LIGHT_PREFIXES = ("trnt.commands", "trnt.doctor", "trnt.training", "trnt.exporting", "trnt.models.registry")
+LIGHT_PREFIXES = (
+    "trnt.commands",
+    "trnt.doctor",
+    "trnt.training",
+    "trnt.ready",
+    "trnt.exporting",
+    "trnt.models.registry",
+)
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if m in LIGHT or m.startswith(LIGHT_PREFIXES)])

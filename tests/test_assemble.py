@@ -8,22 +8,19 @@ from typing import Any
 
 import pytest
 
-from trnt import runs, training
-from trnt.assemble import assemble, leaves
+from trnt import training
+from trnt.assemble import leaves
 from trnt.errors import TrntError, UsageError
 
 Settings = Callable[..., Any]
 
 
-def build(settings: Any) -> Any:
-    ready = training.prepare(settings)
-    start = runs.Start(Path(settings["out"]), resume=False)
-    return assemble(
-        settings, entry=ready.entry, tokens=ready.tokens, start=start, kind=ready.kind, precision=ready.precision
-    )
+@pytest.fixture
+def build(config_of: Settings) -> Settings:
+    return config_of
 
 
-def test_options_land_in_torchtitan_s_fields(settings: Settings) -> None:
+def test_options_land_in_torchtitan_s_fields(settings: Settings, build: Settings) -> None:
     tree = build(settings(steps=7, seq_len=16, batch_size=2, global_batch_size=8, seed=5, warmup=2, save_every=3))
     training_ = tree.training
     assert (training_.steps, training_.seq_len, training_.local_batch_size, training_.global_batch_size) == (
@@ -38,7 +35,7 @@ def test_options_land_in_torchtitan_s_fields(settings: Settings) -> None:
     assert len(tree.model_spec.model.layers) == 1
 
 
-def test_dotted_options_take_the_field_s_type(settings: Settings) -> None:
+def test_dotted_options_take_the_field_s_type(settings: Settings, build: Settings) -> None:
     words = [
         "--training.max_norm",
         "0.5",
@@ -70,7 +67,9 @@ def test_dotted_options_take_the_field_s_type(settings: Settings) -> None:
         (["--compile.what.ever", "1"], "unknown option", ""),
     ],
 )
-def test_wrong_dotted_options_are_one_line(settings: Settings, words: list[str], cause: str, fix: str) -> None:
+def test_wrong_dotted_options_are_one_line(
+    settings: Settings, words: list[str], cause: str, fix: str, build: Settings
+) -> None:
     with pytest.raises(UsageError) as caught:
         build(settings(arguments=words))
     assert cause in caught.value.cause
@@ -78,13 +77,15 @@ def test_wrong_dotted_options_are_one_line(settings: Settings, words: list[str],
 
 
 @pytest.mark.parametrize("words", [[], ["--compile.backend", "neuron"]])
-def test_compiling_for_neuron_without_one_is_a_clear_error(settings: Settings, words: list[str]) -> None:
+def test_compiling_for_neuron_without_one_is_a_clear_error(
+    settings: Settings, words: list[str], build: Settings
+) -> None:
     given = {} if words else {"compile": "neuron"}
     with pytest.raises(TrntError, match="needs a Neuron device"):
         build(settings(arguments=words, **given))
 
 
-def test_every_leaf_of_the_tree_can_be_described(settings: Settings) -> None:
+def test_every_leaf_of_the_tree_can_be_described(settings: Settings, build: Settings) -> None:
     names = leaves(build(settings()))
     assert {"training.seq_len", "compile.backend", "parallelism.tensor_parallel_degree"} <= names.keys()
 
@@ -104,7 +105,7 @@ def test_every_leaf_of_the_tree_can_be_described(settings: Settings) -> None:
     ],
 )
 def test_what_cannot_work_is_said_before_anything_is_built(
-    settings: Settings, tmp_path: Path, given: dict[str, Any], cause: str
+    settings: Settings, tmp_path: Path, given: dict[str, Any], cause: str, build: Settings
 ) -> None:
     with pytest.raises(UsageError) as caught:
         training.train(settings(**given), as_json=False)

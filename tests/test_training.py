@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trnt import config, runs, training
+from trnt import config, ready, runs, training
 from trnt.errors import UsageError
 
 Settings = Callable[..., Any]
@@ -36,15 +36,15 @@ def test_the_same_out_with_other_options_is_refused_and_untouched(settings: Sett
 
 
 def test_the_identity_holds_what_resume_must_not_mix(settings: Settings) -> None:
-    one = training.identity(training.prepare(settings()))
+    one = ready.identity(ready.prepare(settings()))
     for changes in ({"seed": 1}, {"seq_len": 16}, {"layers": 2}, {"model": "qwen3-tiny-moe"}, {"shuffle": False}):
-        other = training.identity(training.prepare(settings(**changes)))
+        other = ready.identity(ready.prepare(settings(**changes)))
         assert runs.differences(one, other), changes
     for changes in ({"steps": 50}, {"lr": 1e-4}, {"batch_size": 4}, {"save_every": 7}):
-        assert training.identity(training.prepare(settings(**changes))) == one
+        assert ready.identity(ready.prepare(settings(**changes))) == one
 
 
 def test_parameters_alone_of_the_plan_follow_the_cut(settings: Settings) -> None:
-    one, two = (training.plan_of(training.prepare(settings(layers=n))) for n in (1, 2))
+    one, two = (training.plan_of(ready.prepare(settings(layers=n))) for n in (1, 2))
     assert two.params_total > one.params_total
     assert one.memory_bytes > 16 * one.params_total

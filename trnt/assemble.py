@@ -15,17 +15,18 @@ from trnt import device
 device.ensure()
 
 import pydantic
-from torchtitan.components.optimizer import OptimizersContainer, ParamGroupConfig
+from torchtitan.components.optimizer import ParamGroupConfig
+from torchtitan.distributed.activation_checkpoint import FullAC
 
 from trnt import console
-from trnt.config import Settings
 from trnt.data.loader import TextDataLoader
-from trnt.data.tokens import TokenSet
 from trnt.errors import TrntError, UsageError, nearest
 from trnt.kernels.loss import ChunkedLoss
 from trnt.kernels.swap import swap
-from trnt.models.registry import ModelEntry
+from trnt.optim.container import Optimizers
 from trnt.parallel.apply import parallelize
+from trnt.parallel.memory import Choice
+from trnt.ready import Ready
 from trnt.runs import Start
 from trnt.trainer import Trainer
 
@@ -44,14 +45,13 @@ RESERVED = {
 }
 
 
-def assemble(
-    settings: Settings, *, entry: ModelEntry, tokens: TokenSet, start: Start, kind: str, precision: str
-) -> Trainer.Config:
-    """Build the whole config. `kind` is the device kind in force, `precision` one of `PRECISIONS`.
+def assemble(ready: Ready, start: Start, choice: Choice) -> Trainer.Config:
+    """Build the whole config of a checked run; `choice` says how its tensors are kept.
 
     Raises UsageError for an unknown dotted option or a value of the wrong type, TrntError for `neuron` compile
     without a Neuron device.
     """
+    settings, entry, tokens, kind = ready.settings, ready.entry, ready.tokens, ready.kind
     spec = entry.family.titan_spec(entry.name, entry.size, parallelize_fn=parallelize)
     swap(spec.model, moe_balance=settings["moe_balance"])
     config = Trainer.Config(
@@ -62,11 +62,13 @@ def assemble(
         dataloader=TextDataLoader.Config(
             token_cache=str(tokens.path), seed=settings["seed"], shuffle=settings["shuffle"]
         ),
-        optimizer=OptimizersContainer.Config(
-            param_groups=[adamw(r"norm", settings["lr"], 0.0), adamw(r".*", settings["lr"], 0.1)],
+        optimizer=Optimizers.Config(
+            param_groups=param_groups(settings["optimizer"], settings["lr"], choice),
             implementation=IMPLEMENTATION[kind],
+            keep_gradients=not choice.release,
         ),
-        activation_checkpoint=None,
+        activation_checkpoint=FullAC.Config() if choice.recompute == "full" else None,
+        gradient_dtype=choice.gradients,
     )
     config.loss.loss_fn.global_vocab_size = entry.size.vocab_size
     training, parallelism, checkpoint = config.training, config.parallelism, config.checkpoint
@@ -75,7 +77,7 @@ def assemble(
     training.local_batch_size = settings["batch_size"]
     training.global_batch_size = settings["global_batch_size"]
     training.disable_cuda_graphs = True
-    training.dtype, training.mixed_precision_param = PRECISIONS[precision]
+    training.dtype, training.mixed_precision_param = PRECISIONS[ready.precision]
     parallelism.spmd_backend = "partial_dtensor"  # the default fails in FSDP2 on torch 2.13
     config.debug.seed = settings["seed"]
     config.debug.moe_force_load_balance = False
@@ -103,10 +105,27 @@ def assemble(
     return rebuilt(config)
 
 
-def adamw(pattern: str, lr: float, weight_decay: float) -> ParamGroupConfig:
-    """AdamW with the betas usual for language models, for the parameters whose names match."""
-    kwargs = {"lr": lr, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": weight_decay}
-    return ParamGroupConfig(pattern=pattern, optimizer_name="AdamW", optimizer_kwargs=kwargs)
+def param_groups(optimizer: str, lr: float, choice: Choice) -> list[ParamGroupConfig]:
+    """Which optimizer updates which parameters, by name; the first match wins. Norms have no weight decay.
+
+    Betas are those usual for language models; reduced AdamW serves moments or gradients that are not fp32.
+    """
+    moments = {"betas": (0.9, 0.95), "eps": 1e-8}
+    adamw, kwargs = "AdamW", {"lr": lr, **moments}
+    if choice.states != "fp32" or choice.gradients != "fp32":
+        adamw, kwargs = "ReducedAdamW", {"lr": lr, "moments": choice.states, **moments}
+    rows: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
+        "adamw": [(r".*", adamw, kwargs)],
+        "adafactor": [(r".*", "Adafactor", {"lr": lr})],
+        "muon": [(r"tok_embeddings|lm_head", adamw, kwargs), (r".*", "Muon", {"lr": lr})],
+        "sgd": [(r".*", "SGD", {"lr": lr, "momentum": 0.9})],
+    }
+    chosen = rows[optimizer]
+    norms = ("norm", adamw, kwargs) if optimizer == "muon" else ("norm", *chosen[0][1:])
+    return [
+        ParamGroupConfig(pattern=pattern, optimizer_name=name, optimizer_kwargs={**options, "weight_decay": decay})
+        for decay, (pattern, name, options) in ((0.0, norms), *((0.1, row) for row in chosen))
+    ]
 
 
 def check_compile(config: Any, kind: str) -> None:

@@ -15,6 +15,10 @@ from trnt.errors import TrntError
 
 KINDS = ("cpu", "neuron", "cuda")
 
+# Large CPU tensors in huge pages: touching 2 GiB of fresh memory takes 0.28 s instead of 0.91 s here. torch reads it
+# once, at its first allocation.
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
 
 @dataclass(frozen=True)
 class Hardware:

@@ -162,7 +162,15 @@ OPTIONS: tuple[Option, ...] = (
         "Optimizer steps in all, earlier ones of a resumed run included",
         titan="training.steps",
     ),
-    Option("lr", float, 1e-3, positive, "Training", "Peak learning rate of AdamW"),
+    Option("lr", float, 1e-3, positive, "Training", "Peak learning rate"),
+    Option(
+        "optimizer",
+        str,
+        "adamw",
+        one_of("adamw", "adafactor", "muon", "sgd"),
+        "Training",
+        "adamw, adafactor, muon (matrices; the rest by adamw) or sgd (momentum 0.9)",
+    ),
     Option(
         "warmup",
         int,
@@ -191,6 +199,38 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "compile", str, "none", one_of("none", "inductor", "neuron"), "Machine", "Compile each block with torch.compile"
+    ),
+    Option(
+        "memory",
+        str,
+        "auto",
+        one_of("auto", "strict", "off"),
+        "Memory",
+        "When the run does not fit: auto chooses what does and says so, strict refuses, off tries",
+    ),
+    Option(
+        "optimizer_states",
+        str,
+        None,
+        one_of("fp32", "bf16", "8bit"),
+        "Memory",
+        "What adamw keeps its moments in  [default: fp32, less when memory is short]",
+    ),
+    Option(
+        "gradient_dtype",
+        str,
+        None,
+        one_of("fp32", "bf16"),
+        "Memory",
+        "What one CPU process keeps gradients in  [default: fp32, bf16 when memory is short]",
+    ),
+    Option(
+        "recompute",
+        str,
+        None,
+        one_of("none", "full"),
+        "Memory",
+        "full: run each layer's forward again in its backward  [default: none, full when memory is short]",
     ),
     Option(
         "out", str, None, text, "Output", "The run's folder  [default: a new one under --runs-dir]", titan="dump_folder"

@@ -31,6 +31,8 @@ from trnt import console
 from trnt.checkpoint.manager import Checkpointer
 from trnt.errors import TrntError
 from trnt.kernels.moe import Router
+from trnt.kernels.swap import own_gradients
+from trnt.optim.container import Optimizers
 from trnt.parallel.apply import sum_gradients
 from trnt.report import Report
 
@@ -79,13 +81,22 @@ class Trainer(titan.Trainer):
     class Config(titan.Trainer.Config):
         metrics: Report.Config = field(default_factory=Report.Config)
         checkpoint: Checkpointer.Config = field(default_factory=Checkpointer.Config)
+        optimizer: Optimizers.Config = field(default_factory=Optimizers.Config)
+        gradient_dtype: str = "fp32"
+        """What one process without compile keeps the gradients of large weights in; elsewhere the weights' own."""
 
     metrics_processor: Report
+    optimizers: Optimizers
     stopped_by: int | None = None
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         sum_gradients(self.model_parts)
+        self.alone = self.parallel_dims.world_size == 1
+        if self.alone and self.device.type == "cpu" and not config.compile.enable:
+            for part in self.model_parts:
+                reduced = config.gradient_dtype == "bf16"
+                own_gradients(part, torch.bfloat16 if reduced else None, sparse=reduced)
         self._moes = [m for part in self.model_parts for m in part.modules() if isinstance(m, MoE)]
         for router in self._routers():
             batches = self.gradient_accumulation_steps * self.parallel_dims.dp_replicate * self.parallel_dims.dp_shard
@@ -140,13 +151,7 @@ class Trainer(titan.Trainer):
         loss_mesh = dims.get_optional_mesh("loss") if dims.dp_cp_enabled else None
         loss_value = dist_utils.dist_sum(local_loss, loss_mesh)
         self._refuse_non_finite("loss", loss_value)
-        grad_norm = dist_utils.clip_grad_norm_(
-            [p for part in self.model_parts for p in part.parameters()],
-            self.config.training.max_norm,
-            foreach=True,
-            pp_mesh=dims.get_optional_mesh("pp"),
-            ep_enabled=dims.ep_enabled,
-        )
+        grad_norm = self._clip()
         self._refuse_non_finite("gradient norm", float(grad_norm))
 
         moe = self._moe_metrics()
@@ -157,6 +162,18 @@ class Trainer(titan.Trainer):
         seen = int(dist_utils.dist_sum(tokens, loss_mesh))
         self.metrics_processor.log(
             self.step, loss_value, loss_value, float(grad_norm), extra_metrics={"n_tokens_seen": seen, **lr, **moe}
+        )
+
+    def _clip(self) -> torch.Tensor:
+        """The global gradient norm; gradients are scaled to at most `training.max_norm`, on the way where it can be."""
+        if self.alone:
+            return self.optimizers.clip(self.config.training.max_norm)
+        return dist_utils.clip_grad_norm_(
+            [p for part in self.model_parts for p in part.parameters()],
+            self.config.training.max_norm,
+            foreach=True,
+            pp_mesh=self.parallel_dims.get_optional_mesh("pp"),
+            ep_enabled=self.parallel_dims.ep_enabled,
         )
 
     def _refuse_non_finite(self, what: str, value: float) -> None:

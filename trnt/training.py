@@ -4,92 +4,64 @@ from __future__ import annotations
 
 import signal
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trnt import __version__, config, console, device, errors, runs
 from trnt.config import Settings
 from trnt.errors import UsageError
-from trnt.models import registry
-from trnt.models.registry import ModelEntry
+from trnt.ready import Ready, identity, prepare
+
+KEPT = {"states": "optimizer_states", "gradients": "gradient_dtype", "recompute": "recompute"}
 
 
-@dataclass(frozen=True)
-class Ready:
-    """Everything that was checked before any model is built."""
+def plan_of(ready: Ready, recorded: dict[str, str] | None = None) -> Any:
+    """The plan of a run: parameters, memory, arithmetic and time, and how its tensors are kept so that it fits.
 
-    settings: Settings
-    entry: ModelEntry
-    tokens: Any
-    kind: str
-    precision: str
-
-
-def prepare(settings: Settings) -> Ready:
-    """Check the model, the batch, the data, the tokenizer and the device. Raises UsageError or TrntError."""
-    from trnt.data.tokenizer import check_vocabulary
-    from trnt.data.tokens import check_length
-    from trnt.data.tokens import prepare as prepare_tokens
-
-    entry = registry.get(settings["model"])
-    entry = entry.cut(settings["layers"], settings["experts"])
-    if settings["moe_balance"] != "none" and not entry.size.num_experts:
-        raise UsageError(
-            f"--moe-balance {settings['moe_balance']} needs experts, and {entry.name} is dense",
-            "leave --moe-balance out, or choose a mixture of experts such as qwen3-tiny-moe",
-        )
-    if settings["seq_len"] > entry.size.max_seq_len:
-        raise UsageError(
-            f"--seq-len {settings['seq_len']} is longer than {entry.name} allows ({entry.size.max_seq_len})",
-            f"use --seq-len {entry.size.max_seq_len} or less",
-        )
-    rows = settings["global_batch_size"]
-    if rows > 0 and rows % settings["batch_size"]:
-        raise UsageError(
-            f"--global-batch-size {rows} is not a multiple of --batch-size {settings['batch_size']}",
-            f"use --global-batch-size {-(-rows // settings['batch_size']) * settings['batch_size']}",
-        )
-    tokens = prepare_tokens(settings["data"], settings["tokenizer"], settings["text_field"])
-    check_length(tokens, settings["seq_len"])
-    check_vocabulary(tokens, entry.size.vocab_size, entry.name)
-    kind = device.ensure(settings["device"])
-    precision = settings["precision"] or ("fp32" if kind == "cpu" else "mixed")
-    return Ready(settings, entry, tokens, kind, precision)
-
-
-def identity(ready: Ready) -> dict[str, Any]:
-    """What must be equal for a run to be resumed with the same result."""
-    settings = ready.settings
-    return {
-        "model": ready.entry.name,
-        "layers": ready.entry.size.num_layers,
-        "experts": ready.entry.size.num_experts,
-        "moe_balance": settings["moe_balance"],
-        "data": ready.tokens.fingerprint,
-        "seq_len": settings["seq_len"],
-        "seed": settings["seed"],
-        "shuffle": settings["shuffle"],
-        "precision": ready.precision,
-    }
-
-
-def plan_of(ready: Ready) -> Any:
-    """The plan of a run: parameters, memory, arithmetic and time."""
+    recorded: the choice of the run that is resumed; its optimizer states are taken up again. Raises TrntError when the
+    run does not fit, UsageError for optimizer states that the optimizer or the resumed run does not have.
+    """
     from trnt.kernels.loss import ChunkedLoss
-    from trnt.parallel.plan import make_plan
+    from trnt.parallel import memory, plan
 
     settings = ready.settings
-    return make_plan(
+    optimizer = settings["optimizer"]
+    fixed = {name: settings[key] for name, key in KEPT.items()}
+    if optimizer != "adamw":
+        if fixed["states"] not in (None, "fp32"):
+            raise UsageError(
+                f"--optimizer-states {fixed['states']} is for adamw, not {optimizer}", "leave --optimizer-states out"
+            )
+        fixed["states"] = "fp32"
+    if recorded is not None:
+        if fixed["states"] not in (None, recorded["states"]):
+            raise UsageError(
+                f"the run keeps its optimizer states in {recorded['states']}, not {fixed['states']}",
+                f"use --optimizer-states {recorded['states']}, or another --out",
+            )
+        fixed["states"] = recorded["states"]
+    if ready.kind != "cpu" or settings["compile"] != "none":  # gradients are autograd's there
+        fixed["gradients"] = fixed["gradients"] or "fp32"
+    batch = plan.Batch(settings["seq_len"], settings["batch_size"], settings["global_batch_size"], settings["steps"])
+    limit = ChunkedLoss.Config().max_logits_bytes
+    logits = plan.logits_bytes(ready.entry, batch, limit)
+    free = device.memory_free_bytes()
+    choice, chosen = memory.choose(
+        memory.ladder(fixed),
+        lambda choice: plan.peak_bytes(ready.entry, batch, ready.precision, choice, optimizer, logits),
+        free,
+        settings["memory"] if ready.kind == "cpu" else "off",
+    )
+    return plan.make_plan(
         ready.entry,
-        seq_len=settings["seq_len"],
-        batch_size=settings["batch_size"],
-        global_batch_size=settings["global_batch_size"],
-        steps=settings["steps"],
+        batch,
         precision=ready.precision,
-        logits_limit_bytes=ChunkedLoss.Config().max_logits_bytes,
-        free_bytes=device.memory_free_bytes(),
+        logits_limit_bytes=limit,
+        free_bytes=free,
         peak_flops=device.cpu_peak_flops() if ready.kind == "cpu" else None,
+        choice=choice,
+        chosen=chosen,
+        optimizer=optimizer,
     )
 
 
@@ -102,9 +74,7 @@ def print_config(settings: Settings, *, as_json: bool) -> None:
 
     ready = prepare(settings)
     start = runs.Start(Path(settings["out"] or "RUN"), resume=False)
-    tree = assemble(
-        settings, entry=ready.entry, tokens=ready.tokens, start=start, kind=ready.kind, precision=ready.precision
-    )
+    tree = assemble(ready, start, plan_of(ready).choice)
     options = {o: {"value": settings[o], "origin": settings.origin(o)} for o in config.BY_NAME}
     console.result_json({"options": options, "config": tree.to_dict()})
 
@@ -120,7 +90,7 @@ def dry_run(settings: Settings, *, as_json: bool) -> None:
             {"model": ready.entry.name, "device": ready.kind, "precision": ready.precision, "plan": plan.to_dict()}
         )
     else:
-        console.result(f"{describe(ready)}\n{render(plan)}")
+        console.result("\n".join(filter(None, (describe(ready), plan.chosen, render(plan)))))
 
 
 def describe(ready: Ready) -> str:
@@ -136,7 +106,6 @@ def describe(ready: Ready) -> str:
 def train(settings: Settings, *, as_json: bool) -> int:
     """Train to the end, or to a signal. Returns the exit code: 0, 130 or 143."""
     ready = prepare(settings)
-    plan = plan_of(ready)
     from trnt import launch
     from trnt.assemble import assemble
 
@@ -148,17 +117,13 @@ def train(settings: Settings, *, as_json: bool) -> int:
         model=ready.entry.name,
         identity=identity(ready),
     )
-    tree = assemble(
-        settings, entry=ready.entry, tokens=ready.tokens, start=start, kind=ready.kind, precision=ready.precision
-    )
+    plan = plan_of(ready, recorded_choice(start))
+    tree = assemble(ready, start, plan.choice)
     runs.check_writable(start.out, 2 * plan.checkpoint_bytes)
-    if plan.memory_bytes > plan.memory_free_bytes:
-        console.warn(
-            f"this run needs about {console.human_bytes(plan.memory_bytes)} of memory, "
-            f"{console.human_bytes(plan.memory_free_bytes)} are free; cut it with --layers or --experts"
-        )
-    write_run(ready, start, tree)
+    write_run(ready, start, tree, plan.choice)
     console.note(describe(ready))
+    if plan.chosen:
+        console.note(plan.chosen)
     console.note(f"run folder: {start.out}")
     trainer = launch.run(tree)
     summary = summarise(ready, start, plan, trainer)
@@ -172,7 +137,14 @@ def train(settings: Settings, *, as_json: bool) -> int:
     return errors.OK
 
 
-def write_run(ready: Ready, start: runs.Start, tree: Any) -> None:
+def recorded_choice(start: runs.Start) -> dict[str, str] | None:
+    """How the run that is resumed or started from keeps its tensors; None for a fresh start."""
+    folder = start.out if start.resume else start.source.parent.parent if start.source is not None else None
+    run = runs.read_run(folder) if folder is not None else None
+    return dict(run["memory"]) if run and "memory" in run else None
+
+
+def write_run(ready: Ready, start: runs.Start, tree: Any, choice: Any) -> None:
     """Write what describes the run: run.json, recipe.toml, config.json and the tokenizer's files."""
     import shutil
 
@@ -183,6 +155,7 @@ def write_run(ready: Ready, start: runs.Start, tree: Any) -> None:
         "schema_version": console.SCHEMA_VERSION,
         "trnt": __version__,
         "identity": identity(ready),
+        "memory": choice.to_dict(),
         "hf_config_of": ready.entry.name,
         "data": ready.tokens.data,
         "command": " ".join(["trnt", *sys.argv[1:]]),
@@ -219,6 +192,8 @@ def summarise(ready: Ready, start: runs.Start, plan: Any, trainer: Any) -> dict[
         "seconds": report.seconds(),
         "tokens_per_s": sorted(here)[len(here) // 2] if here else None,
         "memory_peak_bytes": device.peak_memory_bytes(),
+        "memory_planned_bytes": plan.memory_bytes,
+        "memory_choice": plan.choice.to_dict(),
         "run": str(start.out),
         "checkpoint": str(saved[max(saved)]) if saved else None,
         "metrics": str(report.path),

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from trnt import launch, runs, training
+from trnt import launch
 
 
 @pytest.mark.parametrize(("precision", "sharded"), [("fp32", False), ("mixed", True), ("bf16", False)])
 def test_fsdp_is_there_only_where_it_casts(
-    settings: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, precision: str, sharded: bool
+    settings: Callable[..., Any],
+    config_of: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    precision: str,
+    sharded: bool,
 ) -> None:
-    from trnt.assemble import assemble
     from trnt.trainer import Trainer
 
     seen: dict[str, Any] = {}
@@ -32,12 +34,7 @@ def test_fsdp_is_there_only_where_it_casts(
 
     monkeypatch.setattr(Trainer, "train", look)
     chosen = settings(precision=precision, seq_len=4, batch_size=1)
-    ready = training.prepare(chosen)
-    start = runs.Start(tmp_path / "run", resume=False)
-    start.out.mkdir()
-    launch.run(
-        assemble(chosen, entry=ready.entry, tokens=ready.tokens, start=start, kind="cpu", precision=ready.precision)
-    )
+    launch.run(config_of(chosen))
     assert seen["sharded"] == sharded
     assert seen["dtype"] == (torch.bfloat16 if precision == "bf16" else torch.float32)
     assert 7 < seen["loss"] < 10

@@ -12,24 +12,67 @@ from trnt import device
 
 device.ensure()
 
-from torchtitan.components.loss import IGNORE_INDEX, ChunkedLossWrapper
+from torchtitan.components.loss import IGNORE_INDEX, ChunkedLossWrapper, CrossEntropyLoss
+
+from trnt.kernels import grads, matmul
+
+BLOCK = 2048  # rows of the head at once: with all of them the matmul library is up to twice as slow
+
+
+@torch.no_grad()
+def head_and_loss(
+    h_TD: torch.Tensor, labels_T: torch.Tensor, weight_VD: torch.Tensor, targets: torch.Tensor, max_bytes: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cross entropy of h W^T, summed and divided by `targets`: (loss (), its gradient at h (T, D)).
+
+    The weight must be owned: its gradient is written in place. One buffer of at most `max_bytes` holds in turn a
+    chunk's logits, log-probabilities and their gradient. Everything is in the dtype of h.
+    """
+    tokens, vocab = len(h_TD), len(weight_VD)
+    most = max(1, max_bytes // (vocab * h_TD.element_size()))
+    chunk = -(-tokens // -(-tokens // most))
+    buffer_TV = h_TD.new_empty(min(chunk, tokens), vocab)
+    dh_TD = torch.empty_like(h_TD, memory_format=torch.contiguous_format)
+    loss = h_TD.new_zeros(())
+    scale = targets.to(h_TD.dtype).reciprocal()
+    out_VD, overwrite = grads.buffer(weight_VD)
+    blocks = [slice(row, row + BLOCK) for row in range(0, vocab, BLOCK)]
+    for begin in range(0, tokens, chunk):
+        h, labels = h_TD[begin : begin + chunk], labels_T[begin : begin + chunk]
+        part = buffer_TV[: len(h)]
+        for block in blocks:
+            part[:, block] = matmul.times_transposed(h, weight_VD[block])
+        torch.log_softmax(part, -1, out=part)  # each row is read whole before it is written
+        kept = labels != IGNORE_INDEX
+        where = labels.clamp(min=0)[:, None]
+        loss -= (part.gather(1, where)[:, 0] * kept).sum()
+        part.exp_().scatter_add_(1, where, part.new_full((len(h), 1), -1.0))
+        part[~kept] = 0
+        dh = dh_TD[begin : begin + chunk].zero_()
+        for block in blocks:
+            dh.addmm_(part[:, block], weight_VD[block])
+        mark = grads.owner(weight_VD) if len(h) == tokens else None
+        grads.put_product(out_VD, part, h * scale, overwrite=overwrite, mark=mark)
+        overwrite = False
+    return loss * scale, dh_TD.mul_(scale)
 
 
 class ChunkedLoss(ChunkedLossWrapper):
     """torchtitan's chunked loss for rows of any length, its chunks as few as the limit allows.
 
     torchtitan's takes a fixed number of chunks that must divide the row; here the number follows from the batch, and
-    the row is padded with ignored targets.
+    the row is padded with ignored targets. A head whose weight is owned is computed by `head_and_loss`.
     """
 
     @dataclass(kw_only=True, slots=True)
     class Config(ChunkedLossWrapper.Config):
-        max_logits_bytes: int = 128 << 20
+        max_logits_bytes: int = 320 << 20
         """Bytes of one chunk's fp32 logits (batch x tokens x vocabulary x 4); at least one token a row is taken."""
 
     def __init__(self, config: Config, **options: Any) -> None:
         super().__init__(config, **options)
         self.max_logits_bytes = config.max_logits_bytes
+        self.plain = type(config.loss_fn) is CrossEntropyLoss.Config
 
     def __call__(
         self,
@@ -41,8 +84,13 @@ class ChunkedLoss(ChunkedLossWrapper):
         """Sum of the cross entropies divided by `global_valid_tokens`, from hidden states (B, L, D)."""
         loss_inputs.pop("positions", None)
         assert self.lm_head is not None
+        weight = self.lm_head.weight
+        if self.plain and pred.requires_grad and global_valid_tokens is not None and grads.usable(weight):
+            flat = (pred.detach().flatten(0, 1), labels.flatten())
+            loss, dh_TD = head_and_loss(*flat, weight, global_valid_tokens, self.max_logits_bytes)
+            return self._gradient_backprop(pred, dh_TD.view(pred.shape), loss, self.lm_head, False), {}
         batch, length = labels.shape
-        per_token = batch * self.lm_head.weight.shape[0] * 4
+        per_token = batch * weight.shape[0] * 4
         chunk = max(1, min(length, self.max_logits_bytes // per_token))
         self.num_chunks = -(-length // chunk)
         chunk = -(-length // self.num_chunks)

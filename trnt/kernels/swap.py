@@ -8,18 +8,24 @@ from trnt import device
 
 device.ensure()
 
+from torch.distributed.tensor import DTensor
 from torchtitan.config import derive
+from torchtitan.models.common import Embedding as TitanEmbedding
+from torchtitan.models.common import Linear as TitanLinear
 
+from trnt.kernels import grads
 from trnt.kernels.attention import DocumentAttention
 from trnt.kernels.dispatch import Dispatcher
+from trnt.kernels.linear import Embedding, Linear
 from trnt.kernels.moe import Experts, Router
+from trnt.kernels.routed import CpuRoutedExperts
 
 AUX_COEFF = 1e-3  # router_aux_loss_coef of the published Qwen3 configs
 BIAS_COEFF = 1e-3  # torchtitan's default step of the balance bias
 
 
 def swap(model_config: Any, *, moe_balance: str = "none") -> None:
-    """Edit a `Decoder.Config` in place: attention and experts by ours, expert balance as asked.
+    """Edit a `Decoder.Config` in place: attention, experts, linear layers by ours, expert balance as asked.
 
     moe_balance: none; bias (torchtitan's loss-free bias, which a Hugging Face export cannot carry); aux (a loss term).
     """
@@ -27,9 +33,37 @@ def swap(model_config: Any, *, moe_balance: str = "none") -> None:
         layer.attention.inner_attention = DocumentAttention.Config()
         if layer.moe is None:
             continue
-        routed = layer.moe.routed_experts
+        routed = layer.moe.routed_experts = derive(layer.moe.routed_experts, CpuRoutedExperts.Config)
         routed.inner_experts = derive(routed.inner_experts, Experts.Config)
         routed.token_dispatcher = derive(routed.token_dispatcher, Dispatcher.Config)
         layer.moe.load_balance_coeff = BIAS_COEFF if moe_balance == "bias" else None
         if moe_balance == "aux":
             layer.moe.router = derive(layer.moe.router, Router.Config, aux_coeff=AUX_COEFF)
+    for theirs, ours in ((TitanLinear.Config, Linear.Config), (TitanEmbedding.Config, Embedding.Config)):
+        for _, found, parent, name in list(model_config.traverse(theirs)):
+            if type(found) is theirs and isinstance(name, str):
+                setattr(parent, name, derive(found, ours))
+
+
+def own_gradients(model: Any, dtype: Any = None, *, sparse: bool = False) -> list[Any]:
+    """Let the swapped modules write their weights' gradients in place, kept in `dtype`. Returns those weights.
+
+    sparse: an embedding that is not the head as well keeps only the rows that were looked up. Sharded weights are left
+    to FSDP. Call it once the model is laid out, and only when nothing compiles it.
+    """
+    found: dict[int, Any] = {}
+    looked_up: dict[int, Any] = {}
+    for module in model.modules():
+        if isinstance(module, Embedding):
+            looked_up[id(module.weight)] = module.weight
+        elif isinstance(module, Linear) and module.bias is None:
+            found[id(module.weight)] = module.weight
+        elif isinstance(module, CpuRoutedExperts):
+            inner = module.inner_experts
+            found |= {id(weight): weight for weight in (inner.w1_EFD, inner.w2_EDF, inner.w3_EFD)}
+    owned = []
+    for key, weight in (found | looked_up).items():
+        if weight.requires_grad and not isinstance(weight, DTensor):
+            grads.own(weight, dtype, sparse=sparse and key not in found)
+            owned.append(weight)
+    return owned

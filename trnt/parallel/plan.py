@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trnt import console
 from trnt.models.registry import ModelEntry
+from trnt.parallel.memory import Choice
 
-# Bytes per parameter: stored weight, gradient, AdamW's two moments; torch keeps all three in the weight's dtype.
+# Bytes per parameter as it is stored and as it is computed in.
 STORED_BYTES = {"fp32": 4, "mixed": 4, "bf16": 2}
 COMPUTE_BYTES = {"fp32": 4, "mixed": 2, "bf16": 2}
-# Share of the matmul peak that a CPU step reached on the small models here; the rest is memory traffic.
-CPU_EFFICIENCY = 0.35
+STATE_BYTES = {"fp32": 8.0, "bf16": 4.0, "8bit": 2.0 + 8 / 256}  # both moments of AdamW, `optim/states.py`
+# Resident bytes of a process that has imported everything and trained one step of an empty model, measured here.
+PROCESS_BYTES = 600 << 20
+# Share of the matmul peak that a CPU step reaches: docs/performance.md.
+CPU_EFFICIENCY = 0.5
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one forward pass and one step see."""
+
+    seq_len: int
+    batch_size: int
+    global_batch_size: int = -1
+    steps: int = 1
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one forward pass of one process."""
+        return self.seq_len * self.batch_size
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step."""
+        rows = self.global_batch_size if self.global_batch_size > 0 else self.batch_size
+        return rows * self.seq_len
 
 
 @dataclass(frozen=True)
@@ -27,73 +52,130 @@ class Plan:
     activation_bytes: int
     logits_bytes: int
     memory_bytes: int
+    """The peak of the step, not the sum: gradients that are given back take the place of activations."""
     memory_free_bytes: int
     checkpoint_bytes: int
     tokens_per_step: int
     flops_per_step: float
     seconds_per_step: float | None
     seconds_total: float | None
+    choice: Choice = field(default_factory=Choice)
+    chosen: str | None = None
+    """What was chosen to fit, in words; None when nothing was changed."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def activation_values_per_token(size: Any) -> int:
-    """Values that one layer keeps for its backward, per token: inputs of norms and matmuls, and what attention saves.
+    """Values that one layer keeps for its backward, per token.
 
-    Counted from the torchtitan Qwen3 block: two norms (input and output), q, k, v before and after their norm and
-    RoPE, the attention output twice (kernel, projection input), then the SwiGLU's gate, up, activation and product, or
-    for experts top_k times the routed input, gate, up and output (trnt's kernel recomputes the rest).
+    Counted with `torch.autograd.graph.saved_tensors_hooks` on the swapped torchtitan block (a test does it again): the
+    residual stream and two normalised copies of it, and what the norms keep; q, k, v before and after their norm and
+    RoPE, the attention's output; then gate, up, and for dense layers what SwiGLU keeps of them. Experts keep gate and
+    up for each of top_k choices (`kernels/routed.py`).
     """
-    heads, kv = size.num_heads * size.head_dim, size.num_kv_heads * size.head_dim
-    attention = 3 * (heads + kv) + kv + 2 * heads
+    q, kv = size.num_heads * size.head_dim, size.num_kv_heads * size.head_dim
+    hidden = 4 * size.hidden_size
+    attention = 4 * q + 3 * kv
     if size.num_experts:
-        ffn = 2 * size.num_experts + size.top_k * (3 * size.hidden_size + 2 * size.moe_intermediate_size)
+        ffn = 3 * size.num_experts + 2 * size.top_k * size.moe_intermediate_size
     else:
         ffn = 4 * size.intermediate_size
-    return 4 * size.hidden_size + attention + ffn
+    return hidden + attention + ffn
+
+
+def peak_bytes(entry: ModelEntry, batch: Batch, precision: str, choice: Choice, optimizer: str, logits: int) -> int:
+    """Resident bytes at the worst moment of a step: in the backward, or in the optimizer.
+
+    Kept gradients lie there all the time. Released, they grow while activations shrink: the worst is the end of the
+    forward with the head's gradient, or the end of the backward with all gradients and one layer.
+    """
+    parts = components(entry, batch, precision, choice, optimizer)
+    layer, activations = parts["layer"], parts["activations"]
+    held = PROCESS_BYTES + parts["weights"] + parts["states"]
+    head = entry.size.vocab_size * entry.size.hidden_size * parts["gradient_size"]
+    backward = parts["gradients"] + (layer if choice.release else activations + logits)
+    return held + max(activations + logits + head, backward, parts["gradients"] + parts["transient"])
+
+
+def components(entry: ModelEntry, batch: Batch, precision: str, choice: Choice, optimizer: str) -> dict[str, int]:
+    """Bytes of each kind of tensor."""
+    size = entry.size
+    total, _ = entry.family.count_params(size)
+    stored, compute = STORED_BYTES[precision], COMPUTE_BYTES[precision]
+    largest = max(size.vocab_size * size.hidden_size, size.num_experts * size.hidden_size * size.moe_intermediate_size)
+    layer = batch.tokens * activation_values_per_token(size) * compute
+    if choice.recompute == "full":
+        activations = layer + size.num_layers * batch.tokens * size.hidden_size * compute
+    else:
+        activations = layer * size.num_layers
+    gradient_size = 2 if choice.gradients == "bf16" else stored
+    ends = size.vocab_size * size.hidden_size * (1 if size.tied else 2)
+    looked_up = 0 if size.tied or choice.gradients == "fp32" else size.vocab_size * size.hidden_size
+    adamw = STATE_BYTES[choice.states] * stored / 4 if choice.states == "fp32" else STATE_BYTES[choice.states]
+    states = {
+        "adamw": adamw * total,
+        "adafactor": 0.0,
+        "muon": stored * (total - ends) + 2 * stored * ends,  # one momentum for matrices, AdamW for the ends
+        "sgd": stored * total,
+    }[optimizer]
+    # torch's Adafactor makes the whole update of a weight, and its squares
+    transient = 3 * largest * stored if optimizer == "adafactor" else 0
+    return {
+        "weights": total * stored,
+        "gradients": (total - looked_up) * gradient_size,  # of a bf16 embedding only the rows that were looked up
+        "gradient_size": gradient_size,
+        "states": int(states),
+        "layer": layer,
+        "activations": activations,
+        "transient": transient,
+    }
 
 
 def make_plan(
     entry: ModelEntry,
+    batch: Batch,
     *,
-    seq_len: int,
-    batch_size: int,
-    global_batch_size: int,
-    steps: int,
     precision: str,
     logits_limit_bytes: int,
     free_bytes: int,
     peak_flops: float | None,
+    choice: Choice | None = None,
+    chosen: str | None = None,
+    optimizer: str = "adamw",
 ) -> Plan:
     """Add up a run of one process. `peak_flops` is the device's matmul rate in FLOP/s, None when unknown."""
+    choice = choice or Choice()
     size, family = entry.size, entry.family
     total, active = family.count_params(size)
-    stored, compute = STORED_BYTES[precision], COMPUTE_BYTES[precision]
-    tokens = batch_size * seq_len
-    activations = tokens * activation_values_per_token(size) * size.num_layers * compute
-    # logits, their softmax and the gradient of one chunk, in fp32
-    logits = 3 * min(logits_limit_bytes, tokens * size.vocab_size * 4)
-    rows = global_batch_size if global_batch_size > 0 else batch_size
-    tokens_per_step = rows * seq_len
-    flops = float(tokens_per_step * family.flops_per_token(size, seq_len))
+    parts = components(entry, batch, precision, choice, optimizer)
+    logits = logits_bytes(entry, batch, logits_limit_bytes)
+    flops = float(batch.tokens_per_step * family.flops_per_token(size, batch.seq_len))
     seconds = flops / (peak_flops * CPU_EFFICIENCY) if peak_flops else None
     return Plan(
         params_total=total,
         params_active=active,
-        param_bytes=total * stored,
-        gradient_bytes=total * stored,
-        optimizer_bytes=2 * total * stored,
-        activation_bytes=activations,
+        param_bytes=parts["weights"],
+        gradient_bytes=parts["gradients"],
+        optimizer_bytes=parts["states"],
+        activation_bytes=parts["activations"],
         logits_bytes=logits,
-        memory_bytes=4 * total * stored + activations + logits,
+        memory_bytes=peak_bytes(entry, batch, precision, choice, optimizer, logits),
         memory_free_bytes=free_bytes,
-        checkpoint_bytes=3 * total * stored,
-        tokens_per_step=tokens_per_step,
+        checkpoint_bytes=parts["weights"] + parts["states"],
+        tokens_per_step=batch.tokens_per_step,
         flops_per_step=flops,
         seconds_per_step=seconds,
-        seconds_total=seconds * steps if seconds is not None else None,
+        seconds_total=seconds * batch.steps if seconds is not None else None,
+        choice=choice,
+        chosen=chosen,
     )
+
+
+def logits_bytes(entry: ModelEntry, batch: Batch, limit: int) -> int:
+    """The buffer of one chunk's fp32 logits."""
+    return min(limit, batch.tokens * entry.size.vocab_size * 4)
 
 
 def render(plan: Plan) -> str:
@@ -103,11 +185,11 @@ def render(plan: Plan) -> str:
         ("parameters", f"{plan.params_total:,} ({count(plan.params_total)})"),
         ("active per token", f"{plan.params_active:,} ({count(plan.params_active)})"),
         ("weights", size(plan.param_bytes)),
-        ("gradients", size(plan.gradient_bytes)),
-        ("optimizer states", size(plan.optimizer_bytes)),
-        ("activations", f"{size(plan.activation_bytes)} (estimate)"),
+        ("gradients", f"{size(plan.gradient_bytes)} ({plan.choice.gradients})"),
+        ("optimizer states", f"{size(plan.optimizer_bytes)} ({plan.choice.states})"),
+        ("activations", f"{size(plan.activation_bytes)} (recompute: {plan.choice.recompute})"),
         ("logits of one chunk", size(plan.logits_bytes)),
-        ("memory in all", f"{size(plan.memory_bytes)} of {size(plan.memory_free_bytes)} free"),
+        ("peak memory", f"{size(plan.memory_bytes)} of {size(plan.memory_free_bytes)} free"),
         ("one checkpoint", size(plan.checkpoint_bytes)),
         ("tokens per step", f"{plan.tokens_per_step:,}"),
         ("arithmetic per step", f"{plan.flops_per_step / 1e12:.3f} TFLOP"),

@@ -1,0 +1,89 @@
+"""Linear layers and embeddings that write their weight's gradient in place where it is owned (`kernels/grads.py`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from trnt import device
+
+device.ensure()
+
+from torchtitan.models.common import Embedding as TitanEmbedding
+from torchtitan.models.common import Linear as TitanLinear
+
+from trnt.kernels import grads, matmul
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight_FD: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight_FD)
+        return matmul.times_transposed(x.flatten(0, -2), weight_FD).view(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, *grad: Any) -> Any:
+        x, weight_FD = ctx.saved_tensors
+        dy_TF = grad[0].flatten(0, -2)
+        out, overwrite = grads.buffer(weight_FD)
+        grads.put_product(out, dy_TF, x.flatten(0, -2), overwrite=overwrite, mark=grads.owner(weight_FD))
+        dx = matmul.times(dy_TF, weight_FD).view(x.shape) if ctx.needs_input_grad[0] else None
+        return dx, None
+
+
+class Linear(TitanLinear):
+    """torchtitan's linear layer; an owned weight's gradient is written in place."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(TitanLinear.Config):
+        pass
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """(..., F) from (..., D)."""
+        if self.bias is None and torch.is_grad_enabled() and grads.usable(self.weight):
+            return _Linear.apply(input, self.weight)
+        return super().forward(input)
+
+
+class _Embedding(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, ids: torch.Tensor, weight_VD: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(ids, weight_VD)
+        return F.embedding(ids, weight_VD)
+
+    @staticmethod
+    def backward(ctx: Any, *grad: Any) -> Any:
+        ids, weight_VD = ctx.saved_tensors
+        found_U, inverse_T = ids.flatten().unique(return_inverse=True)
+        dy_TD = grad[0].flatten(0, -2)
+        sums_UD = torch.ops.aten.embedding_dense_backward(dy_TD, inverse_T, len(found_U), -1, False)
+        out, overwrite = grads.buffer(weight_VD)
+        if overwrite:
+            out.zero_()
+        else:
+            sums_UD += out[found_U]
+        out[found_U] = sums_UD.to(out.dtype)
+        mark = grads.owner(weight_VD)
+        if overwrite and mark is not None:
+            mark.norms = [torch.linalg.vector_norm(sums_UD)]
+        return None, None
+
+
+class Embedding(TitanEmbedding):
+    """torchtitan's embedding; an owned weight's gradient is written in place, for the rows that were looked up."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(TitanEmbedding.Config):
+        pass
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """(..., D) from ids (...)."""
+        if torch.is_grad_enabled() and grads.usable(self.weight):
+            mark = grads.owner(self.weight)
+            if mark is not None and mark.sparse:
+                return F.embedding(input, self.weight, sparse=True)
+            return _Embedding.apply(input, self.weight)
+        return super().forward(input)
