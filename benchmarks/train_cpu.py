@@ -81,6 +81,7 @@ def titan_step(trainer: Any) -> Callable[[Any, Any], Any]:
         where = torch.arange(SEQ_LEN)[None]
         trainer.step += 1
         trainer.metrics_processor.ntokens_since_last_log += SEQ_LEN
+        trainer.metrics_processor.data_loading_times.append(0.0)
         trainer.train_step(iter([({"input": inputs, "positions": where}, labels)]))
         return reported[-1]
 

@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from trnt import device
+
+device.ensure("cpu")  # before any test module imports torchtitan, which copies its device type at import
+
 
 @pytest.fixture(scope="session", autouse=True)
 def private_folders(tmp_path_factory: pytest.TempPathFactory) -> None:

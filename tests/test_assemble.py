@@ -62,7 +62,7 @@ def test_dotted_options_take_the_field_s_type(settings: Settings, build: Setting
         (["--optimizer.implementation", "fastest"], "does not fit", "for-loop"),
         (["--training", "1"], "--training", ""),
         (["--model_spec.flavor", "x"], "cannot be set by hand", "--model"),
-        (["--validator.enable", "true"], "cannot be set by hand", "not supported yet"),
+        (["--validator.enable", "true"], "cannot be set by hand", "no validation yet"),
         (["--checkpoint.keep_latest_k", "1"], "at least 2", ""),
         (["--compile.what.ever", "1"], "unknown option", ""),
     ],

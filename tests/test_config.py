@@ -29,7 +29,7 @@ def test_flag_beats_environment_beats_recipe_beats_user_config_beats_default(tmp
         recipe=recipe(tmp_path, "steps = 2\nseed = 2\nlr = 0.2\n"),
         environment={"TRNT_STEPS": "3", "TRNT_SEED": "3"},
     )
-    assert [settings[n] for n in ("steps", "seed", "lr", "seq_len", "batch_size")] == [4, 3, 0.2, 11, 8]
+    assert [settings[n] for n in ("steps", "seed", "lr", "seq_len", "batch_size")] == [4, 3, 0.2, 11, 4]
     assert settings.origin("steps") == "flag"
     assert settings.origin("seed") == "TRNT_SEED"
     assert settings.origin("lr") == "recipe r.toml"

@@ -35,13 +35,15 @@ PRECISIONS = {"fp32": ("float32", "float32"), "mixed": ("float32", "bfloat16"), 
 IMPLEMENTATION: dict[str, Any] = {"cpu": "fused", "cuda": "fused", "neuron": "for-loop"}
 # Parts of the tree that are trnt's to decide; setting them by hand would be ignored or break the run.
 RESERVED = {
-    "model_spec": "--model, --layers and --experts",
-    "checkpoint.enable": "nothing: a run always saves",
-    "training.disable_cuda_graphs": "nothing: there are no CUDA graphs here",
-    "validator.enable": "nothing: validation is not supported yet",
-    "checkpoint.initial_load_path": "--resume PATH",
-    "checkpoint.load_step": "--resume RUN/checkpoint/step-N",
-    "dataloader.token_cache": "--data",
+    "model_spec": "use --model, --layers and --experts",
+    "checkpoint.enable": "leave it out: a run always saves its last step",
+    "training.disable_cuda_graphs": "leave it out: there are no CUDA graphs here",
+    "validator.enable": "leave it out: there is no validation yet",
+    "checkpoint.initial_load_path": "use --resume PATH",
+    "checkpoint.load_step": "use --resume RUN/checkpoint/step-N",
+    "dataloader.token_cache": "use --data",
+    "gradient_dtype": "use --gradient-dtype",
+    "activation_checkpoint": "use --recompute",
 }
 
 
@@ -63,7 +65,9 @@ def assemble(ready: Ready, start: Start, choice: Choice) -> Trainer.Config:
             token_cache=str(tokens.path), seed=settings["seed"], shuffle=settings["shuffle"]
         ),
         optimizer=Optimizers.Config(
-            param_groups=param_groups(settings["optimizer"], settings["lr"], choice),
+            param_groups=param_groups(
+                settings["optimizer"], settings["lr"] or usual_lr(entry.size.hidden_size), choice
+            ),
             implementation=IMPLEMENTATION[kind],
             keep_gradients=not choice.release,
         ),
@@ -103,6 +107,11 @@ def assemble(ready: Ready, start: Start, choice: Choice) -> Trainer.Config:
         set_dotted(config, key, value, settings.origins[key])
     check_compile(config, kind)
     return rebuilt(config)
+
+
+def usual_lr(hidden_size: int) -> float:
+    """0.001, falling as 1 / hidden_size above 512, as a weight's stable step does (arXiv 2203.03466)."""
+    return 1e-3 * min(1.0, 512 / hidden_size)
 
 
 def param_groups(optimizer: str, lr: float, choice: Choice) -> list[ParamGroupConfig]:
@@ -175,7 +184,7 @@ def set_dotted(config: Any, key: str, value: Any, origin: str) -> None:
     said = f"--{key}" if origin == "flag" else f"'{key}' in {origin}"
     for name, instead in RESERVED.items():
         if key == name or key.startswith(f"{name}."):
-            raise UsageError(f"{said} cannot be set by hand", f"use {instead}")
+            raise UsageError(f"{said} cannot be set by hand", instead)
     known = leaves(config)
     if key not in known:
         inside = [name for name in known if name.startswith(f"{key}.")]

@@ -142,7 +142,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("shuffle", bool, True, switch, "Data", "Visit the rows in another order each epoch"),
     Option("seq_len", int, 256, whole(1), "Data", "Tokens per row", titan="training.seq_len"),
     Option(
-        "batch_size", int, 8, whole(1), "Data", "Rows per process and forward pass", titan="training.local_batch_size"
+        "batch_size", int, 4, whole(1), "Data", "Rows per process and forward pass", titan="training.local_batch_size"
     ),
     Option(
         "global_batch_size",
@@ -162,7 +162,14 @@ OPTIONS: tuple[Option, ...] = (
         "Optimizer steps in all, earlier ones of a resumed run included",
         titan="training.steps",
     ),
-    Option("lr", float, 1e-3, positive, "Training", "Peak learning rate"),
+    Option(
+        "lr",
+        float,
+        None,
+        positive,
+        "Training",
+        "Peak learning rate  [default: 0.001, less for a hidden size above 512]",
+    ),
     Option(
         "optimizer",
         str,

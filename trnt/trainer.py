@@ -118,11 +118,13 @@ class Trainer(titan.Trainer):
             config.profiler.build(global_step=first, base_folder=config.dump_folder) as profiler,
         ):
             batches = self.batch_generator(self.dataloader)
-            while self.step < config.training.steps and not stop.wanted:
+            ending = self.step >= config.training.steps
+            while not ending:
                 self.step += 1
                 self.gc_handler.run(self.step)
                 self.train_step(batches)
-                self.checkpointer.save(self.step, last_step=stop.wanted or self.step == config.training.steps)
+                ending = stop.wanted or self.step == config.training.steps  # asked once: what ends the loop is saved
+                self.checkpointer.save(self.step, last_step=ending)
                 profiler.step()
                 if self.step == first + 1:
                     timeout = timedelta(seconds=config.comm.train_timeout_seconds)

@@ -67,7 +67,7 @@ def test_dry_run_prints_the_plan_and_makes_nothing(trnt: Run, tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)["plan"]
     assert plan["params_total"] == pytest.approx(1.906e9, rel=1e-3)
-    assert plan["tokens_per_step"] == 8 * 256
+    assert plan["tokens_per_step"] == 4 * 256
     assert list(tmp_path.iterdir()) == []
 
 

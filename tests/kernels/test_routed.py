@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from trnt.kernels import grads, reference
+from trnt.kernels import grads, reference, routed
 from trnt.kernels.routed import RoutedSwiGLU
 
 E, D, F = 16, 24, 20
@@ -48,7 +48,11 @@ def different(got: torch.Tensor, expected: torch.Tensor) -> bool:
 @pytest.mark.parametrize("kind", ["even", "skewed", "one", "empty"])
 @pytest.mark.parametrize(("tokens", "top_k"), [(37, 1), (64, 2), (33, 8), (1, 2)])
 @pytest.mark.parametrize("owned", [False, True])
-def test_output_and_gradients_equal_the_reference(kind: str, tokens: int, top_k: int, owned: bool) -> None:
+@pytest.mark.parametrize("shared", [1, 1 << 30], ids=["threads", "alone"])
+def test_output_and_gradients_equal_the_reference(
+    kind: str, tokens: int, top_k: int, owned: bool, shared: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routed, "LEAST_SHARED", shared)
     ids = routing(tokens, top_k, kind)
     x, scores, *weights = inputs(tokens, top_k)
     do = torch.randn(x.shape, generator=torch.Generator().manual_seed(3))
@@ -82,7 +86,9 @@ def test_owned_gradients_add_up_within_a_step_and_start_anew_in_the_next() -> No
     assert not any(different(two, 2 * one) for one, two in zip(totals[0], totals[1], strict=True))
 
 
-def test_the_same_bits_every_time() -> None:
+@pytest.mark.parametrize("shared", [1, 1 << 30])
+def test_the_same_bits_every_time(shared: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routed, "LEAST_SHARED", shared)
     ids = routing(64, 8, "skewed")
 
     def once() -> list[torch.Tensor]:

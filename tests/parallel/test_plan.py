@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from trnt.kernels.swap import own_gradients
 from trnt.models import registry
-from trnt.parallel.plan import Batch, Plan, make_plan, render
+from trnt.parallel.plan import Batch, Plan, activation_values_per_token, make_plan, render
 
 
 def plan(name: str, **changes: Any) -> Plan:
@@ -40,3 +45,47 @@ def test_the_table_shows_every_figure_and_leaves_time_out_when_unknown() -> None
     assert "active per token" in text
     assert "time per step" in text
     assert "time per step" not in render(plan("qwen3-tiny-moe", peak_flops=None))
+
+
+@pytest.mark.parametrize("name", ["qwen3-tiny", "qwen3-tiny-moe"])
+def test_activations_are_what_autograd_keeps(name: str, tiny_model: Callable[..., Any]) -> None:
+    model = tiny_model(name)
+    own_gradients(model)
+    length = 64
+    positions = torch.arange(length)[None]
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        place = tensor.untyped_storage().data_ptr()
+        if place not in weights:
+            kept[place] = tensor
+        return tensor
+
+    masks = model.get_attention_masks(positions)
+    hidden = model.tok_embeddings(torch.randint(4096, (1, length)))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.layers["0"](hidden, masks, positions)
+    values = sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) / 4 / length
+    # int64 indices of the routing are rounded to whole values in the formula
+    assert activation_values_per_token(registry.get(name).size) == pytest.approx(values, rel=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--optimizer-states", "bf16", "--gradient-dtype", "bf16"],
+        ["--optimizer-states", "8bit", "--recompute", "full", "--seq-len", "512"],
+        ["--optimizer", "sgd"],
+    ],
+)
+def test_the_planned_peak_is_within_15_percent_of_the_measured_one(
+    words: list[str], trnt: Callable[..., Any], tmp_path: Path
+) -> None:
+    base = ["train", "--model", "qwen3-0.6b", "--layers", "2", "--seq-len", "128", "--batch-size", "2", "--steps", "2"]
+    done = trnt(*base, *words, "--out", str(tmp_path / "run"), "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["memory_planned_bytes"] == pytest.approx(summary["memory_peak_bytes"], rel=0.15)

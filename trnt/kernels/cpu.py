@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 
 
-def slices(counts: list[int]) -> Iterator[tuple[int, slice]]:
-    """(expert, its rows) for every expert that has any."""
+def slices(counts: list[int], wanted: range | None = None) -> Iterator[tuple[int, slice]]:
+    """(expert, its rows) for every expert that has any, or for those in `wanted`."""
     begin = 0
     for expert, count in enumerate(counts):
-        if count:
+        if count and (wanted is None or expert in wanted):
             yield expert, slice(begin, begin + count)
         begin += count
 

@@ -15,7 +15,7 @@ import torch
 
 from trnt.kernels import matmul
 
-BLOCK = 1 << 22  # elements of the scratch through which a gradient in another dtype goes: 16 MiB of fp32
+BLOCK = 1 << 20  # elements of the part through which a gradient in another dtype goes: 4 MiB of fp32 stay in cache
 
 
 @dataclass
@@ -24,8 +24,8 @@ class Owner:
 
     stale: bool = True
     """Whether the buffer still holds an earlier step's gradient."""
-    norms: list[torch.Tensor] | None = None
-    """2-norms of the parts of this step's gradient, taken while they were in the cache; None when it was added to."""
+    norms: dict[int, torch.Tensor] | None = None
+    """2-norms of the parts of this step's gradient by place, taken while they were in the cache; None: unknown."""
     sparse: bool = False
     """An embedding whose gradient is kept as the rows that were looked up; only `ReducedAdamW` takes that."""
 
@@ -54,7 +54,7 @@ def buffer(weight: torch.Tensor) -> tuple[torch.Tensor, bool]:
     if weight.grad is None:
         weight.grad = torch.empty_like(weight, dtype=getattr(weight, "grad_dtype", None) or weight.dtype)
     stale, mark.stale = mark.stale, False
-    mark.norms = [] if stale else None
+    mark.norms = {} if stale else None
     return weight.grad, stale
 
 
@@ -74,7 +74,7 @@ def settle(weights: Iterable[torch.Tensor]) -> None:
         mark = owner(weight)
         if mark is not None and mark.stale and weight.grad is not None:
             weight.grad.zero_()
-            mark.stale, mark.norms = False, []
+            mark.stale, mark.norms = False, {}
 
 
 def put_product(
@@ -98,7 +98,7 @@ def put_product(
             else:
                 part.add_(product)
         if overwrite and mark is not None and mark.norms is not None:
-            mark.norms.append(torch.linalg.vector_norm(product))
+            mark.norms[part.storage_offset()] = torch.linalg.vector_norm(product)
 
 
 def norm_of(weight: torch.Tensor) -> torch.Tensor | None:
@@ -106,4 +106,4 @@ def norm_of(weight: torch.Tensor) -> torch.Tensor | None:
     mark = owner(weight)
     if mark is None or not mark.norms:
         return None
-    return torch.linalg.vector_norm(torch.stack(mark.norms))
+    return torch.linalg.vector_norm(torch.stack([mark.norms[place] for place in sorted(mark.norms)]))

@@ -21,12 +21,13 @@ from trnt.kernels import grads, matmul
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight_FD: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(x, weight_FD)
+        ctx.save_for_backward(x)
+        ctx.weight = weight_FD  # the parameter itself: recomputation hands back copies of what is saved
         return matmul.times_transposed(x.flatten(0, -2), weight_FD).view(*x.shape[:-1], -1)
 
     @staticmethod
     def backward(ctx: Any, *grad: Any) -> Any:
-        x, weight_FD = ctx.saved_tensors
+        (x,), weight_FD = ctx.saved_tensors, ctx.weight
         dy_TF = grad[0].flatten(0, -2)
         out, overwrite = grads.buffer(weight_FD)
         grads.put_product(out, dy_TF, x.flatten(0, -2), overwrite=overwrite, mark=grads.owner(weight_FD))
@@ -51,12 +52,13 @@ class Linear(TitanLinear):
 class _Embedding(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, ids: torch.Tensor, weight_VD: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(ids, weight_VD)
+        ctx.save_for_backward(ids)
+        ctx.weight = weight_VD
         return F.embedding(ids, weight_VD)
 
     @staticmethod
     def backward(ctx: Any, *grad: Any) -> Any:
-        ids, weight_VD = ctx.saved_tensors
+        (ids,), weight_VD = ctx.saved_tensors, ctx.weight
         found_U, inverse_T = ids.flatten().unique(return_inverse=True)
         dy_TD = grad[0].flatten(0, -2)
         sums_UD = torch.ops.aten.embedding_dense_backward(dy_TD, inverse_T, len(found_U), -1, False)
@@ -68,7 +70,7 @@ class _Embedding(torch.autograd.Function):
         out[found_U] = sums_UD.to(out.dtype)
         mark = grads.owner(weight_VD)
         if overwrite and mark is not None:
-            mark.norms = [torch.linalg.vector_norm(sums_UD)]
+            mark.norms = {0: torch.linalg.vector_norm(sums_UD)}
         return None, None
 
 

@@ -21,8 +21,23 @@ device.ensure()
 from torch.distributed.tensor import DTensor
 from torchtitan.models.common.moe import RoutedExperts
 
-from trnt.kernels import grads, matmul
+from trnt.kernels import grads, matmul, threads
 from trnt.kernels.cpu import slices
+
+LEAST_SHARED = 1 << 17  # elements of one expert's weight
+
+
+def workers(weight_E: torch.Tensor) -> int:
+    """Threads to share the experts among: one where a product is too small to be worth it, as measured."""
+    return torch.get_num_threads() if weight_E[0].numel() >= LEAST_SHARED else 1
+
+
+def add_up(outs: dict[range, torch.Tensor]) -> torch.Tensor:
+    """The sum of all threads' results, in the order of their shares."""
+    first, *rest = outs.values()
+    for other in rest:
+        first += other
+    return first
 
 
 def target(weight: torch.Tensor, counts: list[int]) -> tuple[torch.Tensor, bool, bool]:
@@ -57,49 +72,63 @@ class RoutedSwiGLU(torch.autograd.Function):
         counts = torch.bincount(ids_TK.flatten(), minlength=len(w1_EFD)).tolist()
         scores_R1 = scores_TK.flatten()[order_R, None].to(x_TD.dtype)
         g_RF, u_RF = (x_TD.new_empty(len(order_R), w1_EFD.shape[1]) for _ in range(2))
-        out_TD = torch.zeros_like(x_TD, memory_format=torch.contiguous_format)
-        most = max(counts)
-        x, h = (x_TD.new_empty(most, width) for width in (x_TD.shape[1], w1_EFD.shape[1]))
-        for e, s in slices(counts):
-            n = s.stop - s.start
-            torch.index_select(x_TD, 0, token_R[s], out=x[:n])
-            g_RF[s] = matmul.times_transposed(x[:n], w1_EFD[e])
-            u_RF[s] = matmul.times_transposed(x[:n], w3_EFD[e])
-            torch.mul(F.silu(g_RF[s]), u_RF[s], out=h[:n]).mul_(scores_R1[s])
-            out_TD.index_add_(0, token_R[s], matmul.times_transposed(h[:n], w2_EDF[e]))
+        parts = threads.shares(counts, workers(w1_EFD))
+        outs = {part: torch.zeros_like(x_TD, memory_format=torch.contiguous_format) for part in parts}
+
+        def work(part: range) -> None:
+            most = max(counts[part.start : part.stop])
+            x, h = (x_TD.new_empty(most, width) for width in (x_TD.shape[1], w1_EFD.shape[1]))
+            for e, s in slices(counts, part):
+                n = s.stop - s.start
+                torch.index_select(x_TD, 0, token_R[s], out=x[:n])
+                g_RF[s] = matmul.times_transposed(x[:n], w1_EFD[e])
+                u_RF[s] = matmul.times_transposed(x[:n], w3_EFD[e])
+                torch.mul(F.silu(g_RF[s]), u_RF[s], out=h[:n]).mul_(scores_R1[s])
+                outs[part].index_add_(0, token_R[s], matmul.times_transposed(h[:n], w2_EDF[e]))
+
+        threads.spread(parts, work)
+        out_TD = add_up(outs)
         ctx.counts, ctx.score_dtype = counts, scores_TK.dtype
-        ctx.save_for_backward(x_TD, scores_R1, order_R, token_R, w1_EFD, w2_EDF, w3_EFD, g_RF, u_RF)
+        ctx.weights = (w1_EFD, w2_EDF, w3_EFD)  # the parameters themselves: recomputation hands back copies
+        ctx.save_for_backward(x_TD, scores_R1, order_R, token_R, g_RF, u_RF)
         return out_TD
 
     @staticmethod
     def backward(ctx: Any, *grad: Any) -> Any:
-        x_TD, scores_R1, order_R, token_R, w1_EFD, w2_EDF, w3_EFD, g_RF, u_RF = ctx.saved_tensors
+        x_TD, scores_R1, order_R, token_R, g_RF, u_RF = ctx.saved_tensors
+        w1_EFD, w2_EDF, w3_EFD = ctx.weights
         do_TD = grad[0]
         targets = [target(weight, ctx.counts) for weight in (w1_EFD, w2_EDF, w3_EFD)]
         (dw1, new1, _), (dw2, new2, _), (dw3, new3, _) = targets
         mark1, mark2, mark3 = (grads.owner(weight) for weight in (w1_EFD, w2_EDF, w3_EFD))
-        most = max(ctx.counts)
-        x, dy = (x_TD.new_empty(most, x_TD.shape[1]) for _ in range(2))
-        dx_TD = torch.zeros_like(x_TD, memory_format=torch.contiguous_format)
         dscores_R = x_TD.new_empty(len(order_R))
-        for e, s in slices(ctx.counts):
-            n = s.stop - s.start
-            torch.index_select(x_TD, 0, token_R[s], out=x[:n])
-            torch.index_select(do_TD, 0, token_R[s], out=dy[:n])
-            sigmoid = torch.sigmoid(g_RF[s])
-            silu = g_RF[s] * sigmoid
-            h = silu * u_RF[s]
-            dh = matmul.times(dy[:n], w2_EDF[e])
-            torch.sum(dh * h, 1, out=dscores_R[s])
-            grads.put_product(dw2[e], dy[:n], h.mul_(scores_R1[s]), overwrite=new2, mark=mark2)
-            dh.mul_(scores_R1[s])
-            du = silu.mul(dh)
-            # d silu(g) / dg = sigmoid + silu (1 - sigmoid)
-            dg = torch.rsub(sigmoid, 1).mul_(silu).add_(sigmoid).mul_(dh).mul_(u_RF[s])
-            grads.put_product(dw1[e], dg, x[:n], overwrite=new1, mark=mark1)
-            grads.put_product(dw3[e], du, x[:n], overwrite=new3, mark=mark3)
-            dx = matmul.times(dg, w1_EFD[e]).add_(matmul.times(du, w3_EFD[e]))
-            dx_TD.index_add_(0, token_R[s], dx)
+        parts = threads.shares(ctx.counts, workers(w1_EFD))
+        outs = {part: torch.zeros_like(x_TD, memory_format=torch.contiguous_format) for part in parts}
+
+        def work(part: range) -> None:
+            most = max(ctx.counts[part.start : part.stop])
+            x, dy = (x_TD.new_empty(most, x_TD.shape[1]) for _ in range(2))
+            for e, s in slices(ctx.counts, part):
+                n = s.stop - s.start
+                torch.index_select(x_TD, 0, token_R[s], out=x[:n])
+                torch.index_select(do_TD, 0, token_R[s], out=dy[:n])
+                sigmoid = torch.sigmoid(g_RF[s])
+                silu = g_RF[s] * sigmoid
+                h = silu * u_RF[s]
+                dh = matmul.times(dy[:n], w2_EDF[e])
+                torch.sum(dh * h, 1, out=dscores_R[s])
+                grads.put_product(dw2[e], dy[:n], h.mul_(scores_R1[s]), overwrite=new2, mark=mark2)
+                dh.mul_(scores_R1[s])
+                du = silu.mul(dh)
+                # d silu(g) / dg = sigmoid + silu (1 - sigmoid)
+                dg = torch.rsub(sigmoid, 1).mul_(silu).add_(sigmoid).mul_(dh).mul_(u_RF[s])
+                grads.put_product(dw1[e], dg, x[:n], overwrite=new1, mark=mark1)
+                grads.put_product(dw3[e], du, x[:n], overwrite=new3, mark=mark3)
+                dx = matmul.times(dg, w1_EFD[e]).add_(matmul.times(du, w3_EFD[e]))
+                outs[part].index_add_(0, token_R[s], dx)
+
+        threads.spread(parts, work)
+        dx_TD = add_up(outs)
         dscores = torch.empty_like(dscores_R).index_copy_(0, order_R, dscores_R).view(len(x_TD), -1)
         return dx_TD, dscores.to(ctx.score_dtype), None, *(None if owned else out for out, _, owned in targets)
 

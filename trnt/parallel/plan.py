@@ -13,10 +13,10 @@ from trnt.parallel.memory import Choice
 STORED_BYTES = {"fp32": 4, "mixed": 4, "bf16": 2}
 COMPUTE_BYTES = {"fp32": 4, "mixed": 2, "bf16": 2}
 STATE_BYTES = {"fp32": 8.0, "bf16": 4.0, "8bit": 2.0 + 8 / 256}  # both moments of AdamW, `optim/states.py`
-# Resident bytes of a process that has imported everything and trained one step of an empty model, measured here.
-PROCESS_BYTES = 600 << 20
+# Resident bytes of a process that has imported everything and trained, beside its tensors: 0.93 GiB, measured here.
+PROCESS_BYTES = 950 << 20
 # Share of the matmul peak that a CPU step reaches: docs/performance.md.
-CPU_EFFICIENCY = 0.5
+CPU_EFFICIENCY = 0.65
 
 
 @dataclass(frozen=True)
@@ -70,32 +70,32 @@ class Plan:
 def activation_values_per_token(size: Any) -> int:
     """Values that one layer keeps for its backward, per token.
 
-    Counted with `torch.autograd.graph.saved_tensors_hooks` on the swapped torchtitan block (a test does it again): the
-    residual stream and two normalised copies of it, and what the norms keep; q, k, v before and after their norm and
-    RoPE, the attention's output; then gate, up, and for dense layers what SwiGLU keeps of them. Experts keep gate and
-    up for each of top_k choices (`kernels/routed.py`).
+    Counted with `torch.autograd.graph.saved_tensors_hooks` on the swapped torchtitan block (a test does it again). Each
+    of two norms keeps its input, the normalised input and its output; attention keeps q and k before their norm, after
+    it and after RoPE, v, the output, and RoPE's cosines and sines; SwiGLU keeps gate, up, the activation and the
+    product; experts keep gate and up for each of top_k choices (`kernels/routed.py`).
     """
     q, kv = size.num_heads * size.head_dim, size.num_kv_heads * size.head_dim
-    hidden = 4 * size.hidden_size
-    attention = 4 * q + 3 * kv
+    attention = 4 * q + 4 * kv + 2 * size.head_dim + 2 * size.num_heads + size.num_kv_heads
     if size.num_experts:
-        ffn = 3 * size.num_experts + 2 * size.top_k * size.moe_intermediate_size
+        ffn = size.num_experts + size.top_k * (2 * size.moe_intermediate_size + 7)
     else:
         ffn = 4 * size.intermediate_size
-    return hidden + attention + ffn
+    return 6 * size.hidden_size + attention + ffn
 
 
 def peak_bytes(entry: ModelEntry, batch: Batch, precision: str, choice: Choice, optimizer: str, logits: int) -> int:
     """Resident bytes at the worst moment of a step: in the backward, or in the optimizer.
 
     Kept gradients lie there all the time. Released, they grow while activations shrink: the worst is the end of the
-    forward with the head's gradient, or the end of the backward with all gradients and one layer.
+    forward with the head's gradient, or the end of the backward with all gradients. A layer's backward has about as
+    much in passing as the layer kept.
     """
     parts = components(entry, batch, precision, choice, optimizer)
     layer, activations = parts["layer"], parts["activations"]
     held = PROCESS_BYTES + parts["weights"] + parts["states"]
     head = entry.size.vocab_size * entry.size.hidden_size * parts["gradient_size"]
-    backward = parts["gradients"] + (layer if choice.release else activations + logits)
+    backward = parts["gradients"] + layer + (0 if choice.release else activations + logits)
     return held + max(activations + logits + head, backward, parts["gradients"] + parts["transient"])
 
 

@@ -1,0 +1,72 @@
+"""What a run is, for resuming it, and what is refused before anything is built."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from trnt import ready, training
+from trnt.errors import TrntError, UsageError
+
+Settings = Callable[..., Any]
+
+
+def test_another_optimizer_is_another_run_but_how_it_is_kept_is_not(settings: Settings) -> None:
+    one = ready.identity(ready.prepare(settings()))
+    assert ready.identity(ready.prepare(settings(optimizer="sgd"))) != one
+    assert ready.identity(ready.prepare(settings(optimizer_states="8bit"))) == one
+
+
+def test_a_batch_that_does_not_divide_is_refused(settings: Settings) -> None:
+    with pytest.raises(UsageError, match="not a multiple"):
+        ready.prepare(settings(batch_size=2, global_batch_size=3))
+
+
+def test_reduced_states_are_for_adamw(settings: Settings) -> None:
+    with pytest.raises(UsageError, match="for adamw"):
+        training.plan_of(ready.prepare(settings(optimizer="sgd", optimizer_states="bf16")))
+
+
+def test_a_run_that_is_resumed_keeps_its_states(settings: Settings) -> None:
+    checked = ready.prepare(settings())
+    recorded = {"states": "8bit", "gradients": "bf16", "recompute": "none"}
+    assert training.plan_of(checked, recorded).choice.states == "8bit"
+    with pytest.raises(UsageError, match="in 8bit, not fp32"):
+        training.plan_of(ready.prepare(settings(optimizer_states="fp32")), recorded)
+
+
+def test_strict_memory_refuses_what_is_too_large(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training.device, "memory_free_bytes", lambda: 1 << 20)
+    with pytest.raises(TrntError, match="does not fit"):
+        training.plan_of(ready.prepare(settings(memory="strict")))
+    assert training.plan_of(ready.prepare(settings(memory="off"))).chosen is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"optimizer_states": "bf16"},
+        {"optimizer_states": "8bit", "gradient_dtype": "bf16", "recompute": "full"},
+        {"optimizer": "muon", "model": "qwen3-tiny-moe"},
+        {"optimizer": "adafactor"},
+        {"optimizer": "sgd", "recompute": "full", "model": "qwen3-tiny-moe"},
+    ],
+)
+def test_three_and_three_steps_equal_six_however_tensors_are_kept(
+    settings: Settings, tmp_path: Any, given: dict[str, Any]
+) -> None:
+    rows = []
+    for name, parts in (("whole", [6]), ("halves", [3, 6])):
+        for steps in parts:
+            # a schedule that does not depend on --steps, so that three steps are the first three of six
+            chosen = settings(
+                out=str(tmp_path / name), steps=steps, arguments=["--lr_scheduler.min_lr_factor", "1.0"], **given
+            )
+            training.train(chosen, as_json=False)
+        text = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        rows.append([[row["loss"], row["grad_norm"]] for row in map(json.loads, text)])
+    assert len(rows[0]) == 6
+    assert rows[0] == rows[1]
