@@ -77,3 +77,16 @@ def test_every_hardware_number_has_its_source() -> None:
 
 def test_the_cpu_peak_is_measured_once() -> None:
     assert device.cpu_peak_flops() == device.cpu_peak_flops() > 1e9
+
+
+def test_unused_heap_memory_goes_back() -> None:
+    """Many small blocks with one in use above them stay in the heap until it is trimmed."""
+    import torch
+
+    blocks = [torch.ones(1 << 14) for _ in range(4000)]  # 250 MiB in blocks of 64 KiB
+    kept = blocks[::100]
+    del blocks
+    before = device.memory_used_bytes()
+    device.give_back_memory()
+    assert device.memory_used_bytes() < before - (50 << 20)
+    assert len(kept) == 40

@@ -43,6 +43,7 @@ RESERVED = {
     "checkpoint.load_step": "use --resume RUN/checkpoint/step-N",
     "dataloader.token_cache": "use --data",
     "gradient_dtype": "use --gradient-dtype",
+    "trim_memory": "leave it out: a run that is short of memory does it",
     "activation_checkpoint": "use --recompute",
 }
 
@@ -73,6 +74,7 @@ def assemble(ready: Ready, start: Start, choice: Choice) -> Trainer.Config:
         ),
         activation_checkpoint=FullAC.Config() if choice.recompute == "full" else None,
         gradient_dtype=choice.gradients,
+        trim_memory=choice != Choice(),
     )
     config.loss.loss_fn.global_vocab_size = entry.size.vocab_size
     training, parallelism, checkpoint = config.training, config.parallelism, config.checkpoint

@@ -84,6 +84,8 @@ class Trainer(titan.Trainer):
         optimizer: Optimizers.Config = field(default_factory=Optimizers.Config)
         gradient_dtype: str = "fp32"
         """What one process without compile keeps the gradients of large weights in; elsewhere the weights' own."""
+        trim_memory: bool = False
+        """Return unused heap memory before each step: for runs whose memory is short."""
 
     metrics_processor: Report
     optimizers: Optimizers
@@ -122,6 +124,8 @@ class Trainer(titan.Trainer):
             while not ending:
                 self.step += 1
                 self.gc_handler.run(self.step)
+                if config.trim_memory:
+                    device.give_back_memory()
                 self.train_step(batches)
                 ending = stop.wanted or self.step == config.training.steps  # asked once: what ends the loop is saved
                 self.checkpointer.save(self.step, last_step=ending)

@@ -23,6 +23,7 @@ def test_files_and_index_say_the_truth(tmp_path: Path, limit: int) -> None:
     sizes = dict.fromkeys(tensors, 32)
     assert write_weights(tmp_path, iter(tensors.items()), sizes, limit=limit) == 160
     files = sorted(tmp_path.glob("*.safetensors"))
+    assert all(file.stat().st_mode & 0o044 == 0o044 for file in files)
     found = {}
     for file in files:
         with safe_open(file, "pt") as opened:

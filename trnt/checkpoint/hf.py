@@ -46,6 +46,7 @@ def write_weights(
                 raise AssertionError(f"{name} came where {expected} was planned")
             held[name] = tensor.contiguous().clone()
         save_file(held, folder / file, metadata={"format": "pt"})
+        (folder / file).chmod(0o644)  # safetensors makes it readable for its owner alone
         weight_map |= dict.fromkeys(names, file)
     total = sum(sizes.values())
     if len(shards) > 1:
