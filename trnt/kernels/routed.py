@@ -40,16 +40,18 @@ def add_up(outs: dict[range, torch.Tensor]) -> torch.Tensor:
     return first
 
 
-def target(weight: torch.Tensor, counts: list[int]) -> tuple[torch.Tensor, bool, bool]:
-    """(where the gradient goes, whether to overwrite, whether it is owned). Idle experts' parts are zero already."""
-    owned = grads.usable(weight)
-    fresh = torch.empty_like(weight, memory_format=torch.contiguous_format) if not owned else None
-    out, overwrite = grads.buffer(weight) if fresh is None else (fresh, True)
+def target(weight: torch.Tensor, counts: list[int]) -> tuple[torch.Tensor, bool, grads.Owner | None]:
+    """(where the gradient goes, whether to overwrite, its mark where it is owned). Idle experts' parts are zero."""
+    mark = grads.owner(weight) if grads.usable(weight) else None
+    if mark is not None:
+        out, overwrite = grads.buffer(weight)
+    else:
+        out, overwrite = torch.empty_like(weight, memory_format=torch.contiguous_format), True
     if overwrite:
         for e, count in enumerate(counts):
             if not count:
                 out[e].zero_()
-    return out, overwrite, owned
+    return out, overwrite, mark
 
 
 class RoutedSwiGLU(torch.autograd.Function):
@@ -99,8 +101,7 @@ class RoutedSwiGLU(torch.autograd.Function):
         w1_EFD, w2_EDF, w3_EFD = ctx.weights
         do_TD = grad[0]
         targets = [target(weight, ctx.counts) for weight in (w1_EFD, w2_EDF, w3_EFD)]
-        (dw1, new1, _), (dw2, new2, _), (dw3, new3, _) = targets
-        mark1, mark2, mark3 = (grads.owner(weight) for weight in (w1_EFD, w2_EDF, w3_EFD))
+        (dw1, new1, mark1), (dw2, new2, mark2), (dw3, new3, mark3) = targets
         dscores_R = x_TD.new_empty(len(order_R))
         parts = threads.shares(ctx.counts, workers(w1_EFD))
         outs = {part: torch.zeros_like(x_TD, memory_format=torch.contiguous_format) for part in parts}
@@ -130,7 +131,7 @@ class RoutedSwiGLU(torch.autograd.Function):
         threads.spread(parts, work)
         dx_TD = add_up(outs)
         dscores = torch.empty_like(dscores_R).index_copy_(0, order_R, dscores_R).view(len(x_TD), -1)
-        return dx_TD, dscores.to(ctx.score_dtype), None, *(None if owned else out for out, _, owned in targets)
+        return dx_TD, dscores.to(ctx.score_dtype), None, *(out if mark is None else None for out, _, mark in targets)
 
 
 class CpuRoutedExperts(RoutedExperts):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import torch
 
 STATES = ("fp32", "bf16", "8bit")
-BYTES = {"fp32": 8.0, "bf16": 4.0, "8bit": 2.0 + 2 * 4 / 256}  # of both moments, per parameter
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 BLOCK = 256
 SMALLEST = 4096  # elements; a smaller tensor keeps fp32 moments, which costs nothing
