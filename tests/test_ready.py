@@ -38,6 +38,17 @@ def test_a_run_that_is_resumed_keeps_its_states(settings: Settings) -> None:
         training.plan_of(ready.prepare(settings(optimizer_states="fp32")), recorded)
 
 
+def test_a_run_that_is_resumed_keeps_its_gradients(settings: Settings, tmp_path: Any) -> None:
+    given = {"out": str(tmp_path), "arguments": ["--lr_scheduler.min_lr_factor", "1.0"]}
+    first = settings(steps=2, optimizer_states="fp32", gradient_dtype="bf16", **given)
+    training.train(first, as_json=False)
+    training.train(settings(steps=3, **given), as_json=False)
+    assert [row["step"] for row in map(json.loads, (tmp_path / "metrics.jsonl").open())] == [1, 2, 3]
+    assert json.loads((tmp_path / "run.json").read_text())["memory"]["gradients"] == "bf16"
+    with pytest.raises(UsageError, match="gradients in bf16, not fp32"):
+        training.train(settings(steps=4, gradient_dtype="fp32", **given), as_json=False)
+
+
 def test_strict_memory_refuses_what_is_too_large(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training.device, "memory_free_bytes", lambda: 1 << 20)
     with pytest.raises(TrntError, match="does not fit"):

@@ -18,8 +18,8 @@ KEPT = {"states": "optimizer_states", "gradients": "gradient_dtype", "recompute"
 def plan_of(ready: Ready, recorded: dict[str, str] | None = None) -> Any:
     """The plan of a run: parameters, memory, arithmetic and time, and how its tensors are kept so that it fits.
 
-    recorded: the choice of the run that is resumed; its optimizer states are taken up again. Raises TrntError when the
-    run does not fit, UsageError for optimizer states that the optimizer or the resumed run does not have.
+    recorded: the choice of the run that is resumed; its optimizer states and gradients are kept as they were. Raises
+    TrntError when the run does not fit, UsageError for states that the optimizer or the resumed run does not have.
     """
     from trnt.kernels.loss import ChunkedLoss
     from trnt.parallel import memory, plan
@@ -40,6 +40,13 @@ def plan_of(ready: Ready, recorded: dict[str, str] | None = None) -> Any:
                 f"use --optimizer-states {recorded['states']}, or another --out",
             )
         fixed["states"] = recorded["states"]
+        # Which optimizer takes fp32 moments depends on the gradients, and so does the form they are saved in.
+        if recorded["states"] == "fp32" and fixed["gradients"] not in (None, recorded["gradients"]):
+            raise UsageError(
+                f"the run keeps its gradients in {recorded['gradients']}, not {fixed['gradients']}",
+                f"use --gradient-dtype {recorded['gradients']}, or another --out",
+            )
+        fixed["gradients"] = fixed["gradients"] or recorded["gradients"]
     if ready.kind != "cpu" or settings["compile"] != "none":  # gradients are autograd's there
         fixed["gradients"] = fixed["gradients"] or "fp32"
     batch = plan.Batch(settings["seq_len"], settings["batch_size"], settings["global_batch_size"], settings["steps"])

@@ -13,8 +13,8 @@ from trnt.parallel.memory import Choice
 STORED_BYTES = {"fp32": 4, "mixed": 4, "bf16": 2}
 COMPUTE_BYTES = {"fp32": 4, "mixed": 2, "bf16": 2}
 STATE_BYTES = {"fp32": 8.0, "bf16": 4.0, "8bit": 2.0 + 8 / 256}  # both moments of AdamW, `optim/states.py`
-# Resident bytes of a process that has imported everything and trained, beside its tensors: 0.93 GiB, measured here.
-PROCESS_BYTES = 950 << 20
+# Resident bytes of a process that has imported everything and trained, beside its tensors: 0.60 to 0.66 GiB here.
+PROCESS_BYTES = 660 << 20
 # Share of the matmul peak that a CPU step reaches: docs/performance.md.
 CPU_EFFICIENCY = 0.65
 
