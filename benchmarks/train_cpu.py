@@ -64,6 +64,32 @@ def timed(step: Callable[[Any, Any], Any], count: int) -> dict[str, Any]:
     return {"seconds": seconds, "losses": losses}
 
 
+# Which operator's own time belongs to what; the first that is contained wins.
+PARTS = {
+    "RoutedSwiGLU": "experts",
+    "flash_attention": "attention",
+    "_fused_adamw_": "optimizer",
+    "_linear_pointwise": "other matmul",
+    "aten::mm": "other matmul",
+    "aten::addmm_": "other matmul",
+}
+
+
+def where_time_goes(step: Callable[[Any, Any], Any], count: int = 3) -> dict[str, float]:
+    """Shares of the time of `count` profiled steps. What experts do in threads of their own counts as experts."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        timed(step, count)
+    shares: dict[str, float] = {}
+    averages = found.key_averages()
+    total = sum(one.self_cpu_time_total for one in averages)
+    for one in averages:
+        part = next((label for name, label in PARTS.items() if name in one.key), "everything else")
+        shares[part] = shares.get(part, 0.0) + one.self_cpu_time_total / total
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+
 def titan_step(trainer: Any) -> Callable[[Any, Any], Any]:
     """A step of a torchtitan trainer on given rows. The loss is read where the trainer itself reports it."""
     import torch
@@ -103,7 +129,13 @@ def run_trnt(model: str, count: int) -> dict[str, Any]:
     checked = ready.Ready(checked.settings, entry, checked.tokens, checked.kind, checked.precision)
     tree = assemble(checked, runs.Start(Path(out), resume=False), Choice())
     result: dict[str, Any] = {}
-    Trainer.train = lambda self: result.update(timed(titan_step(self), count))  # type: ignore[method-assign]
+
+    def train(self: Any) -> None:
+        step = titan_step(self)
+        result.update(timed(step, count))
+        result["where"] = where_time_goes(step)
+
+    Trainer.train = train  # type: ignore[method-assign]
     launch.run(tree)
     return {**result, "peak_bytes": device.peak_memory_bytes()}
 
@@ -183,7 +215,7 @@ def machine() -> dict[str, Any]:
 
     import torch
 
-    from trnt.device import cpu_peak_flops
+    from trnt.device import matmul_flops
 
     source = torch.ones(1 << 27)
     target = torch.ones(1 << 27)
@@ -196,7 +228,7 @@ def machine() -> dict[str, Any]:
         "cpu": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "matmul_flops_per_s": cpu_peak_flops(),
+        "matmul_flops_per_s": matmul_flops(2048),
         "copy_bytes_per_s": 2 * source.nbytes / best,
     }
 
@@ -222,21 +254,23 @@ def main() -> None:
         found = machine() if given.contender == "machine" else CONTENDERS[given.contender](given.model, given.steps)
         print(json.dumps(found))
         return
-    before = alone("machine", given.model, 0)
+    machines = [alone("machine", given.model, 0)]
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTENDERS}
     for number in range(given.repeats):
         for name in CONTENDERS:
             rounds[name].append(alone(name, given.model, STEPS[name]))
             print(f"round {number + 1}: {name} {rate(rounds[name][-1]):,.1f} tokens/s", file=sys.stderr)
+        machines.append(alone("machine", given.model, 0))
     rates = {name: statistics.median(map(rate, found)) for name, found in rounds.items()}
     report = {
         "model": given.model,
         "tokens_per_step": SEQ_LEN,
-        "machine": [before, alone("machine", given.model, 0)],
+        "machine": machines,
         "tokens_per_s": rates,
         "rounds": {name: [rate(one) for one in found] for name, found in rounds.items()},
         "peak_bytes": {name: max(one["peak_bytes"] for one in found) for name, found in rounds.items()},
         "last_loss": {name: found[-1]["losses"][-1] for name, found in rounds.items()},
+        "where": rounds["trnt"][-1]["where"],
         "ratio": {f"trnt / {name}": rates["trnt"] / rates[name] for name in rates if name != "trnt"},
     }
     if given.json:
@@ -251,6 +285,7 @@ def main() -> None:
     for name, value in rates.items():
         peak = report["peak_bytes"][name] / 2**30
         print(f"{name:14} {value:9.1f}  {peak:8.1f}  {', '.join(f'{one:.1f}' for one in report['rounds'][name])}")
+    print("where trnt's step goes: " + ", ".join(f"{name} {share:.0%}" for name, share in report["where"].items()))
     for name, value in report["ratio"].items():
         print(f"{name}: {value:.2f}")
 

@@ -90,3 +90,20 @@ def test_unused_heap_memory_goes_back() -> None:
     device.give_back_memory()
     assert device.memory_used_bytes() < before - (50 << 20)
     assert len(kept) == 40
+
+
+def test_the_matmul_rate_is_measured_again_only_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(device, "matmul_flops", lambda size=1024, repeats=5: sizes.append(size) or 1e9 * len(sizes))
+    monkeypatch.setattr(device, "_cpu_peak", None)
+    clock = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    rate = device.MatmulRate()
+    assert rate.now() == 1.5e9  # the first, and one of now
+    clock[0] = 4.0
+    assert rate.now() == 1.5e9
+    clock[0] = 6.0
+    assert rate.now() == 2e9
+    clock[0] = 60.0
+    rate.now()
+    assert sizes == [1024, 1024, 1024, 2048]

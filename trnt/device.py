@@ -247,21 +247,52 @@ def _install_shims(kind: str) -> None:
 _cpu_peak: float | None = None
 
 
+def matmul_flops(size: int = 1024, repeats: int = 5) -> float:
+    """FLOP/s of the best of `repeats` fp32 products of two (size, size) matrices, after one to warm up."""
+    import time
+
+    import torch
+
+    a, b = torch.ones(size, size), torch.ones(size, size)
+    out = torch.mm(a, b)
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        torch.mm(a, b, out=out)
+        best = min(best, time.perf_counter() - start)
+    return 2 * size**3 / best
+
+
 def cpu_peak_flops() -> float:
     """fp32 matmul FLOP/s of this CPU with torch's present threads, measured once per process (about 0.2 s)."""
     global _cpu_peak
     if _cpu_peak is None:
+        _cpu_peak = matmul_flops()
+    return _cpu_peak
+
+
+class MatmulRate:
+    """The matmul rate of this CPU while a run goes on: a shared machine's wanders by a factor of two within an hour.
+
+    `now()` takes a sample between steps once `EVERY` seconds have passed, which costs 1 to 2 % of the time, and gives
+    the median of the last nine.
+    """
+
+    EVERY = 5.0
+    LONG = 30.0  # seconds between two samples from which on a product eight times as large is affordable
+
+    def __init__(self) -> None:
+        self.samples = [cpu_peak_flops()]
+        self._last = float("-inf")
+
+    def now(self) -> float:
+        """FLOP/s."""
+        import statistics
         import time
 
-        import torch
-
-        a = torch.randn(1024, 1024)
-        b = torch.randn(1024, 1024)
-        out = torch.mm(a, b)
-        best = float("inf")
-        for _ in range(5):
-            start = time.perf_counter()
-            torch.mm(a, b, out=out)
-            best = min(best, time.perf_counter() - start)
-        _cpu_peak = 2 * 1024**3 / best
-    return _cpu_peak
+        elapsed = time.perf_counter() - self._last
+        if elapsed >= self.EVERY:
+            size = 2048 if self.LONG <= elapsed < float("inf") else 1024
+            self.samples = [*self.samples[-8:], matmul_flops(size, repeats=2)]
+            self._last = time.perf_counter()
+        return statistics.median(self.samples)

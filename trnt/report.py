@@ -42,6 +42,7 @@ class Report(MetricsProcessor):
         self.rows: list[dict[str, Any]] = []
         self.steps = 0
         self.trained = 0
+        self._rate = device.MatmulRate() if device.ensure() == "cpu" else None
         self._ticker: console.Ticker | None = None
         self._started = time.perf_counter()
 
@@ -89,7 +90,7 @@ class Report(MetricsProcessor):
             "seconds": seconds,
             "tokens_per_s": tokens_per_s,
             "flops_per_s": flops,
-            "of_peak": flops / self.gpu_peak_flops,
+            "of_peak": flops / (self._rate.now() if self._rate else self.gpu_peak_flops),
             "memory_bytes": device.memory_used_bytes(),
             "memory_peak_bytes": device.peak_memory_bytes(),
             "data_wait_s": sum(self.data_loading_times),

@@ -87,6 +87,7 @@ def test_the_balance_loss_reaches_the_router_s_gradient_with_its_weight() -> Non
     moe.zero_grad()
     balance_loss(everything, ids).mul(moe.router.aux_coeff).backward()
     assert torch.allclose(grads[1] - grads[0], moe.router.gate.weight.grad, rtol=1e-3, atol=1e-7)
-    assert torch.allclose(grads[1] - grads[0], 2 * (grads[2] - grads[0]), rtol=1e-2, atol=1e-7)
+    # differences of fp32 gradients of up to 0.3, whose last bit is worth 3e-8 on each of four sides
+    assert torch.allclose(grads[1] - grads[0], 2 * (grads[2] - grads[0]), rtol=1e-2, atol=5e-7)
     assert moe.router.last_aux is not None
     assert 1 <= float(moe.router.last_aux) <= 8

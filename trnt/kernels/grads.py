@@ -9,7 +9,7 @@ FSDP and torch.compile want to see the gradient.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -28,6 +28,8 @@ class Owner:
     """2-norms of the parts of this step's gradient by place, taken while they were in the cache; None: unknown."""
     sparse: bool = False
     """An embedding whose gradient is kept as the rows that were looked up; only `ReducedAdamW` takes that."""
+    zero: set[int] = field(default_factory=set)
+    """Experts whose part of the buffer is zero already: one that stays idle is not written again."""
 
 
 def own(weight: torch.Tensor, dtype: torch.dtype | None = None, *, sparse: bool = False) -> None:
@@ -53,6 +55,7 @@ def buffer(weight: torch.Tensor) -> tuple[torch.Tensor, bool]:
     assert mark is not None
     if weight.grad is None:
         weight.grad = torch.empty_like(weight, dtype=getattr(weight, "grad_dtype", None) or weight.dtype)
+        mark.zero.clear()
     stale, mark.stale = mark.stale, False
     mark.norms = {} if stale else None
     return weight.grad, stale
@@ -98,7 +101,8 @@ def put_product(
             else:
                 part.add_(product)
         if overwrite and mark is not None and mark.norms is not None:
-            mark.norms[part.storage_offset()] = torch.linalg.vector_norm(product)
+            row = product.view(-1)
+            mark.norms[part.storage_offset()] = torch.dot(row, row).sqrt_()
 
 
 def norm_of(weight: torch.Tensor) -> torch.Tensor | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 
 LEAST = 1 << 18  # elements of the weight; below, oneDNN's call costs more than it saves
+FEW = 16  # rows; up to here MKL takes W x^T in three quarters of the time of x W^T, a weight of 768 x 256 cold
 
 
 def fast(weight: torch.Tensor) -> bool:
@@ -27,6 +28,8 @@ def times_transposed(x_MK: torch.Tensor, weight_NK: torch.Tensor) -> torch.Tenso
     """x W^T, (M, N)."""
     if fast(weight_NK):
         return torch.ops.mkldnn._linear_pointwise(x_MK, weight_NK, None, "none", [], "")
+    if len(x_MK) <= FEW:
+        return torch.mm(weight_NK, x_MK.T).T
     return torch.mm(x_MK, weight_NK.T)
 
 

@@ -47,10 +47,13 @@ def target(weight: torch.Tensor, counts: list[int]) -> tuple[torch.Tensor, bool,
         out, overwrite = grads.buffer(weight)
     else:
         out, overwrite = torch.empty_like(weight, memory_format=torch.contiguous_format), True
-    if overwrite:
-        for e, count in enumerate(counts):
-            if not count:
-                out[e].zero_()
+    zero = mark.zero if mark is not None else set()
+    for e, count in enumerate(counts):
+        if count:
+            zero.discard(e)
+        elif overwrite and e not in zero:
+            out[e].zero_()
+            zero.add(e)
     return out, overwrite, mark
 
 
