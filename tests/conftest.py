@@ -109,3 +109,37 @@ def config_of() -> Callable[..., Any]:
         return assemble(ready.prepare(settings), start, choice or Choice())
 
     return make
+
+
+@pytest.fixture
+def released(tmp_path: Path) -> Callable[..., Path]:
+    """A folder as `save_pretrained` writes it: a tiny Qwen3, dense or with experts, and a tokenizer."""
+
+    def make(name: str = "released", *, experts: int = 0, tied: bool = False, **options: Any) -> Path:
+        import shutil
+
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        from trnt.data.sources import SAMPLE_TOKENIZER
+
+        shape = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2}
+        shape |= {"head_dim": 16, "vocab_size": 4096, "max_position_embeddings": 512, "tie_word_embeddings": tied}
+        if experts:
+            shape |= {"num_experts": experts, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+            shape |= {"norm_topk_prob": options.pop("norm_topk", True)}
+        shape |= {"intermediate_size": 96} | options.pop("config", {})
+        dtype = options.pop("dtype", torch.float32)
+        config = AutoConfig.for_model("qwen3_moe" if experts else "qwen3", **shape)
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        with torch.no_grad():
+            for parameter in model.parameters():  # norms of one would hide a mix-up
+                parameter.add_(0.05 * torch.randn_like(parameter))
+        folder = tmp_path / name
+        model.save_pretrained(folder, **options)
+        for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+            shutil.copyfile(SAMPLE_TOKENIZER / file, folder / file)
+        return folder
+
+    return make

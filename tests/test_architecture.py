@@ -35,6 +35,9 @@ LEVELS = {
     "trnt.doctor": 6,
     "trnt.assemble": 7,
     "trnt.training": 8,
+    "trnt.opening": 5,
+    "trnt.converting": 6,
+    "trnt.verifying": 6,
     "trnt.exporting": 8,
     "trnt.commands": 9,
     "trnt.cli": 10,
@@ -91,6 +94,9 @@ LIGHT_PREFIXES = (
     "trnt.training",
     "trnt.ready",
     "trnt.exporting",
+    "trnt.opening",
+    "trnt.converting",
+    "trnt.verifying",
     "trnt.models.registry",
 )
 

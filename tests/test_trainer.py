@@ -68,7 +68,7 @@ def weights_of(step: Path) -> dict[str, torch.Tensor]:
     from trnt.checkpoint.dcp import open_dcp
 
     folder = open_dcp(step)
-    return {name: folder.read(name) for name in folder.model_names()}
+    return {name: folder.tensor(name) for name in folder.model_names()}
 
 
 def test_resume_from_another_run_leaves_it_untouched(settings: Settings, tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ class Command:
 COMMANDS: dict[str, Command] = {
     "doctor": Command("trnt.commands.doctor", "Check that this machine is ready, or say what to type to fix it"),
     "train": Command("trnt.commands.train", "Train a language model on text"),
+    "convert": Command("trnt.commands.convert", "Turn a checkpoint into torch DCP or Hugging Face files, streamed"),
+    "verify": Command("trnt.commands.verify", "Read a checkpoint through: checksums, NaN, differences from another"),
     "export": Command("trnt.commands.export", "Write a trained model as a Hugging Face folder"),
     "completion": Command("trnt.commands.completion", "Print the completion script for bash, zsh or fish"),
 }
@@ -42,7 +44,8 @@ Examples:
   trnt doctor
   trnt train --recipe laptop
   trnt train --model qwen3-tiny --data notes/ --steps 200 --out runs/notes
-  trnt export --to hf"""
+  trnt export --to hf
+  trnt convert Qwen/Qwen3-0.6B checkpoints/qwen3-0.6b"""
 COMPLETE = "_TRNT_COMPLETE"  # the variable in which completion scripts ask
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 WIDTH = 110  # of help, whatever the terminal: wrapped text stays readable, piped text is never cut

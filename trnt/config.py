@@ -200,8 +200,10 @@ def render(settings: Settings) -> str:
     document.add(tomlkit.comment("trnt train --recipe THIS_FILE runs the same again"))
     for option in OPTIONS:
         value = settings[option.name]
-        if value is None:
-            continue
+        if value is None or (
+            option.name == "model" and settings["init_from"] and settings.origin("model") == "default"
+        ):
+            continue  # the weights say which model they are
         item = tomlkit.item(value)
         item.comment(settings.origin(option.name))
         document.add(option.name, item)

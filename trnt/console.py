@@ -112,6 +112,7 @@ class Ticker:
         self._title, self._total, self._unit, self._live = title, total, unit, live
         self._task = live.add_task(title, total=total, detail="") if live is not None else None
         self._done = 0.0
+        self._ended = False
         self._last_line = float("-inf")
 
     def advance(self, amount: float = 1, detail: str = "") -> None:
@@ -127,7 +128,8 @@ class Ticker:
             self._live.update(self._task, completed=done, detail=detail)
             return
         now = time.monotonic()
-        ended = self._total is not None and done >= self._total
+        ended = self._total is not None and done >= self._total and not self._ended
+        self._ended = self._ended or ended
         if (now - self._last_line >= LINE_EVERY_S or ended) and not _state["quiet"]:
             self._last_line = now
             of = f"/{self._total:,.0f}" if self._total else ""

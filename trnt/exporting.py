@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from trnt import console, runs
+from trnt.checkpoint.layout import SHARD_BYTES
 from trnt.errors import TrntError, UsageError
-from trnt.models import registry
 
 
 def locate(run: str | None, runs_dir: str) -> tuple[Path, Path]:
@@ -20,7 +20,17 @@ def locate(run: str | None, runs_dir: str) -> tuple[Path, Path]:
     return owner, step
 
 
-def export_run(run: str | None, destination: str | None, *, runs_dir: str, dtype: str, force: bool) -> dict[str, Any]:
+def export_run(
+    run: str | None,
+    destination: str | None,
+    *,
+    runs_dir: str,
+    dtype: str | None,
+    force: bool,
+    to: str = "hf",
+    shard_bytes: int = SHARD_BYTES,
+    check: bool = True,
+) -> dict[str, Any]:
     """Export one step of a run. Returns the report that `trnt export --json` prints.
 
     Raises TrntError when the run does not say which model it holds, and what the export itself raises.
@@ -29,9 +39,7 @@ def export_run(run: str | None, destination: str | None, *, runs_dir: str, dtype
     described = runs.read_run(owner)
     if described is None:
         raise TrntError(f"{owner} has no run.json, so its model is unknown", "name a run folder made by trnt train")
-    identity = described["identity"]
-    entry = registry.get(identity["model"]).cut(identity["layers"], identity["experts"] or None)
-    target = Path(destination) if destination else owner / "hf"
+    target = Path(destination) if destination else owner / to
     if (
         target.resolve() == owner.resolve()
         or target.resolve() in step.resolve().parents
@@ -40,17 +48,16 @@ def export_run(run: str | None, destination: str | None, *, runs_dir: str, dtype
         raise UsageError(f"the destination {target} holds the run itself", "name a folder of its own")
     number = int(step.name.removeprefix("step-"))
     rows = [row for row in runs.read_rows(owner / "metrics.jsonl") if row["step"] <= number]
-    from trnt.checkpoint.export import export_hf
-
-    return export_hf(
+    return export_step(
         step,
         target,
-        entry=entry,
-        tokenizer_folder=owner / "tokenizer",
         dtype=dtype,
         force=force,
-        moe_balance=identity["moe_balance"],
+        to=to,
+        shard_bytes=shard_bytes,
+        check=check,
         info={
+            "base": described.get("init_from"),
             "steps": number,
             "tokens": rows[-1]["tokens"] if rows else None,
             "loss": rows[-1]["loss"] if rows else None,
@@ -58,3 +65,61 @@ def export_run(run: str | None, destination: str | None, *, runs_dir: str, dtype
             "command": described.get("command"),
         },
     )
+
+
+def export_step(
+    step: Path,
+    target: Path,
+    *,
+    dtype: str | None = None,
+    force: bool = False,
+    to: str = "hf",
+    shard_bytes: int = SHARD_BYTES,
+    check: bool = True,
+    info: dict[str, Any] | None = None,
+    opened: Any = None,
+) -> dict[str, Any]:
+    """Write `target` from a step folder of a run; `opened` where the model is known otherwise. Returns the report.
+
+    Everything is checked before anything is written. Raises TrntError when the checkpoint is not the run's model, when
+    a weight is NaN or infinite, or when the finished folder would not load.
+    """
+    from trnt import converting
+    from trnt.checkpoint import export, inspect
+    from trnt.opening import open_checkpoint
+
+    opened = opened or open_checkpoint(str(step))
+    source, entry = opened.source, opened.entry
+    wanted = converting.Wanted(to=to, dtype=dtype, force=force, shard_bytes=shard_bytes, model_only=True)
+    bias = inspect.dropped_bias(source, entry) if to == "hf" else {}
+    dropped: dict[str, Any] | None = None
+    if bias:
+        moved = export.logits_moved(source, entry, list(inspect.model_tensors(source)))
+        dropped = {"names": sorted(bias), "largest": max(bias.values()), "logits_moved": moved}
+    planned = converting.plan(opened, str(target), wanted)
+    written = converting.dtypes_of(planned)[0]
+
+    def add(folder: Path) -> None:
+        if to == "hf":
+            export.write_generation_config(folder)
+            (folder / export.CARD).write_text(export.model_card(entry, written, info or {}), encoding="utf-8")
+
+    def loads(folder: Path) -> None:
+        if to == "hf" and check:
+            export.check_loads(folder, {item.target.name for item in planned.layout.items})
+
+    report = converting.run(planned, wanted, title="exporting", refuse_not_finite=True, assets=add, check=loads)
+    if dropped:
+        console.warn(
+            f"the expert balance bias (up to {dropped['largest']:.4g}) has no place in a Hugging Face folder and is "
+            f"dropped: logits move by up to {dropped['logits_moved']:.4g}; --moe-balance aux or none trains without it"
+        )
+    return {
+        "folder": str(target),
+        "step_folder": str(step),
+        "architecture": planned.config["architectures"][0],
+        "dtype": written,
+        "dropped": dropped,
+        "checked": check and to == "hf",
+        **{key: report[key] for key in ("to", "tensors", "bytes", "files", "seconds", "memory_peak_bytes")},
+    }

@@ -7,6 +7,7 @@ key is another name for that torchtitan option: `--seq-len 512` and `--training.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -92,6 +93,20 @@ def switch(name: str, value: Any) -> bool:
     )
 
 
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+
+
+def size_in_bytes(name: str, value: Any) -> int:
+    """`5GB`, `512MiB` or a number of bytes, at least one."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
+    unit = UNITS.get(match.group(2).upper()) if match else None
+    count = int(float(match.group(1)) * unit) if match and unit else 0
+    if count < 1:
+        raise UsageError(f"{flag_of(name)} must be a size, got '{value}'", f"for example {flag_of(name)} 5GB or 512MiB")
+    return count
+
+
 @dataclass(frozen=True)
 class Option:
     """One row of the table. `default` None means: decided later (said in the help)."""
@@ -114,6 +129,15 @@ OPTIONS: tuple[Option, ...] = (
     Option("model", str, "qwen3-tiny-moe", text, "Model", "Model name, such as qwen3-tiny-moe or qwen3-30b-a3b"),
     Option("layers", int, None, whole(1), "Model", "Keep only the first N layers"),
     Option("experts", int, None, whole(1), "Model", "Keep only the first N experts of each layer"),
+    Option(
+        "init_from",
+        str,
+        None,
+        text,
+        "Model",
+        "Start from weights: a Hugging Face FOLDER or Hub id, a DCP folder, or a run; --model may be left out",
+    ),
+    Option("revision", str, None, text, "Model", "Branch, tag or commit of a Hub id given to --init-from"),
     Option(
         "moe_balance",
         str,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trnt import device
@@ -21,6 +21,8 @@ class Ready:
     tokens: Any
     kind: str
     precision: str
+    start: Any = None
+    """The weights that a new run starts from (`opening.Opened`), None for random ones."""
 
 
 def prepare(settings: Settings) -> Ready:
@@ -29,7 +31,8 @@ def prepare(settings: Settings) -> Ready:
     from trnt.data.tokens import check_length
     from trnt.data.tokens import prepare as prepare_tokens
 
-    entry = registry.get(settings["model"])
+    opened = starting_weights(settings)
+    entry = registry.get(settings["model"]) if opened is None else opened.entry
     entry = entry.cut(settings["layers"], settings["experts"])
     if settings["moe_balance"] != "none" and not entry.size.num_experts:
         raise UsageError(
@@ -47,12 +50,45 @@ def prepare(settings: Settings) -> Ready:
             f"--global-batch-size {rows} is not a multiple of --batch-size {settings['batch_size']}",
             f"use --global-batch-size {-(-rows // settings['batch_size']) * settings['batch_size']}",
         )
-    tokens = prepare_tokens(settings["data"], settings["tokenizer"], settings["text_field"])
+    tokenizer = settings["tokenizer"] or tokenizer_of(opened)
+    tokens = prepare_tokens(settings["data"], tokenizer, settings["text_field"])
     check_length(tokens, settings["seq_len"])
     check_vocabulary(tokens, entry.size.vocab_size, entry.name)
     kind = device.ensure(settings["device"])
     precision = settings["precision"] or ("fp32" if kind == "cpu" else "mixed")
-    return Ready(settings, entry, tokens, kind, precision)
+    return Ready(settings, entry, tokens, kind, precision, opened)
+
+
+def starting_weights(settings: Settings) -> Any:
+    """What --init-from names, opened and checked; None without it.
+
+    Raises UsageError when --model was given too and is another model, TrntError with what is wrong with the files.
+    """
+    if settings["init_from"] is None:
+        return None
+    from trnt.opening import open_checkpoint
+
+    opened = open_checkpoint(settings["init_from"], revision=settings["revision"])
+    if settings.origin("model") == "default":
+        return opened
+    named = registry.get(settings["model"])
+    if named.family is not opened.entry.family or not same_width(named.size, opened.entry.size):
+        raise UsageError(
+            f"--model {named.name} is not the model in {settings['init_from']}", "leave --model out: the folder says it"
+        )
+    return replace(opened, entry=replace(opened.entry, name=named.name))
+
+
+def same_width(a: Any, b: Any) -> bool:
+    """Whether two sizes differ in depth and number of experts at most."""
+    return all(getattr(a, name) == getattr(b, name) for name in ("hidden_size", "num_heads", "head_dim", "vocab_size"))
+
+
+def tokenizer_of(opened: Any) -> str | None:
+    """The tokenizer that came with the weights."""
+    if opened is None or opened.assets is None or not (opened.assets / "tokenizer.json").is_file():
+        return None
+    return str(opened.assets)
 
 
 def identity(ready: Ready) -> dict[str, Any]:

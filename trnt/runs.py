@@ -49,6 +49,11 @@ class Start:
     source: Path | None = None
     """A step folder of another run to start from; it is only read."""
 
+    @property
+    def fresh(self) -> bool:
+        """Whether no step exists that is gone on with."""
+        return not self.resume and self.source is None
+
 
 def read_run(folder: Path) -> dict[str, Any] | None:
     """A run's run.json, or None when the folder holds no run."""

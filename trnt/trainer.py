@@ -84,6 +84,8 @@ class Trainer(titan.Trainer):
         optimizer: Optimizers.Config = field(default_factory=Optimizers.Config)
         gradient_dtype: str = "fp32"
         """What one process without compile keeps the gradients of large weights in; elsewhere the weights' own."""
+        init_from: str | None = None
+        """A folder of weights to begin with, in place of random ones."""
         trim_memory: bool = False
         """Return unused heap memory before each step: for runs whose memory is short."""
 
@@ -112,6 +114,8 @@ class Trainer(titan.Trainer):
         config = self.config
         self.checkpointer.load(step=config.checkpoint.load_step)
         first = self.step
+        if config.init_from and not first:
+            self._init_from(config.init_from)
         if first:
             console.note(f"resumed at step {first}")
         with (
@@ -134,6 +138,21 @@ class Trainer(titan.Trainer):
                     timeout = timedelta(seconds=config.comm.train_timeout_seconds)
                     dist_utils.set_pg_timeouts(timeout=timeout, parallel_dims=self.parallel_dims)
         self.stopped_by = stop.signum
+
+    def _init_from(self, path: str) -> None:
+        """Replace the random weights by those of a checkpoint, in place."""
+        from trnt.checkpoint.start import fill
+        from trnt.opening import open_checkpoint
+
+        layers = len(self.config.model_spec.model.layers)
+        experts = self._moes[0].tokens_per_expert_E.numel() if self._moes else None
+        opened = open_checkpoint(path)
+        with opened.source:
+            entry = opened.cut(layers, experts).entry
+            for part in self.model_parts:
+                state = {name: value for name, value in part.state_dict().items() if isinstance(value, torch.Tensor)}
+                fill(state, opened.source, entry)
+                part.load_state_dict(state, strict=False)
 
     def train_step(self, data_iterator: Iterator[Batch]) -> None:
         """One optimizer step over the global batch. Losses are sums divided by the global count of target tokens."""

@@ -126,6 +126,8 @@ def train(settings: Settings, *, as_json: bool) -> int:
     )
     plan = plan_of(ready, recorded_choice(start))
     tree = assemble(ready, start, plan.choice)
+    if ready.start is not None and start.fresh:
+        tree.init_from = str(ready.start.source.path)
     runs.check_writable(start.out, 2 * plan.checkpoint_bytes)
     write_run(ready, start, tree, plan.choice)
     console.note(describe(ready))
@@ -167,13 +169,26 @@ def write_run(ready: Ready, start: runs.Start, tree: Any, choice: Any) -> None:
         "data": ready.tokens.data,
         "command": " ".join(["trnt", *sys.argv[1:]]),
         "started_from": str(start.source) if start.source else None,
+        "init_from": ready.settings["init_from"],
     }
     runs.write_json(out / "run.json", run)
     runs.write_json(out / "config.json", tree.to_dict())
     (out / "recipe.toml").write_text(config.render(ready.settings), encoding="utf-8")
+    if ready.start is not None:
+        write_origin(ready, out)
     (out / "tokenizer").mkdir(exist_ok=True)
     for path in tokenizer_files(ready.tokens.tokenizer_path):
         shutil.copyfile(path, out / "tokenizer" / path.name)
+
+
+def write_origin(ready: Ready, out: Path) -> None:
+    """What belongs to the released weights a run starts from, for its export: config, generation config, tokenizer."""
+    from trnt.checkpoint import assets
+    from trnt.opening import ORIGIN
+
+    opened = ready.start
+    assets.copy_assets(opened.assets, out / ORIGIN)
+    assets.write_config(opened.config, opened.config_file, out / ORIGIN)
 
 
 def summarise(ready: Ready, start: runs.Start, plan: Any, trainer: Any) -> dict[str, Any]:

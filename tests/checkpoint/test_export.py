@@ -12,12 +12,15 @@ import torch
 import torch.distributed.checkpoint as dcp
 from transformers import AutoModelForCausalLM
 
-from trnt.checkpoint.export import export_hf
+from trnt.checkpoint.dcp import open_dcp
+from trnt.checkpoint.inspect import check_source
 from trnt.data.sources import SAMPLE_TOKENIZER
 from trnt.errors import TrntError
+from trnt.exporting import export_step
 from trnt.kernels.swap import swap
 from trnt.models import registry
 from trnt.models.registry import ModelEntry
+from trnt.opening import Opened, made_config
 
 
 def small(name: str, **changes: object) -> ModelEntry:
@@ -59,6 +62,16 @@ def saved(model: Any, folder: Path) -> Path:
     return folder / "step-1"
 
 
+def export_hf(
+    step: Path, target: Path, *, entry: ModelEntry, tokenizer_folder: Path | None = None, **options: Any
+) -> Any:
+    """As from a run, of a model that no run describes."""
+    source = open_dcp(step)
+    check_source(source, entry)
+    opened = Opened(source, entry, made_config(entry, tokenizer_folder), None, tokenizer_folder)
+    return export_step(step, target, opened=opened, **options)
+
+
 def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
     where = torch.arange(ids.shape[1]).repeat(ids.shape[0], 1)
     with torch.no_grad():
@@ -91,7 +104,7 @@ def test_the_folder_is_complete(tmp_path: Path) -> None:
         dtype="bfloat16", force=False, info={"steps": 5, "tokens": 1000, "loss": 2.5, "command": "trnt train"},
     )  # fmt: skip
     names = {path.name for path in (tmp_path / "hf").iterdir()}
-    wanted = {"config.json", "generation_config.json", "model.safetensors", "README.md"}
+    wanted = {"config.json", "generation_config.json", "model.safetensors", "README.md", "trnt-manifest.jsonl"}
     wanted |= {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"}
     assert names == wanted
     for name in ("tokenizer.json", "chat_template.jinja"):

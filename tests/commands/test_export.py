@@ -31,7 +31,7 @@ def trained_logits(run: Path, ids: torch.Tensor) -> torch.Tensor:
     model.init_states(buffer_device=torch.device("cpu"))
     step = runs.find_step(run)
     folder = open_dcp(step)
-    missing, unexpected = model.load_state_dict({n: folder.read(n) for n in folder.model_names()}, strict=False)
+    missing, unexpected = model.load_state_dict({n: folder.tensor(n) for n in folder.model_names()}, strict=False)
     assert not [n for n in missing if "cache" not in n]
     assert not unexpected
     positions = torch.arange(ids.shape[1])[None]

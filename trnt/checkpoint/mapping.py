@@ -5,15 +5,13 @@ One list of links is read in both directions, so that a mapping cannot be right 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trnt.errors import TrntError
 from trnt.models.registry import ModelEntry
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True)
@@ -21,7 +19,8 @@ class Link:
     """One Hugging Face tensor and where it lies in the native checkpoint.
 
     expert: None for a whole tensor, else the slice along dimension 0. on_hub False: a tied head, which the Hub's files
-    leave out because it is the embedding.
+    leave out because it is the embedding. fused: the tensor that holds it in files written with fused experts, and
+    where its values begin there.
     """
 
     hf: str
@@ -29,6 +28,11 @@ class Link:
     shape: tuple[int, ...]
     expert: int | None = None
     on_hub: bool = True
+    fused: tuple[str, int] | None = None
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
 
 
 def links(entry: ModelEntry) -> list[Link]:
@@ -50,8 +54,59 @@ def links(entry: ModelEntry) -> list[Link]:
         on_hub = not (row.transform == "tied" and size.tied)
         for expert in experts:
             hf, native = (text.format(layer=layer, expert=expert) for text in (row.hf, row.native))
-            found.append(Link(hf, native, shape, expert, on_hub))
+            found.append(Link(hf, native, shape, expert, on_hub, _fused(family, row, layer, expert, math.prod(shape))))
     return found
+
+
+def _fused(family: Any, row: Any, layer: int | None, expert: int | None, numel: int) -> tuple[str, int] | None:
+    """Where a row's values lie in the family's fused layout, None for one that has no part in it."""
+    for fused in family.FUSED:
+        if row.hf in fused.parts and expert is not None:
+            place = expert * len(fused.parts) + fused.parts.index(row.hf)
+            return fused.hf.format(layer=layer), place * numel
+    return None
+
+
+def places(entry: ModelEntry, kind: str, names: Iterable[str]) -> dict[Link, tuple[str, int]]:
+    """Link -> (tensor, first value) in a folder of `kind` hf or dcp that holds tensors of these names.
+
+    A tied head that the folder does not hold is read from the embedding. Fused experts are known by their names, never
+    by a shape: with 2 x moe_intermediate_size = hidden_size both layouts would fit.
+    """
+    held = set(names)
+    embedding = next(link for link in links(entry) if link.native == "tok_embeddings.weight")
+    found: dict[Link, tuple[str, int]] = {}
+    for link in links(entry):
+        if kind == "dcp":
+            found[link] = (link.native, (link.expert or 0) * link.numel)
+        elif not link.on_hub:
+            found[link] = (embedding.hf, 0)
+        elif link.fused is not None and link.fused[0] in held:
+            found[link] = link.fused
+        else:
+            found[link] = (link.hf, 0)
+    return found
+
+
+def file_shapes(entry: ModelEntry, kind: str, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of what such a folder must hold, fused where its names say so."""
+    if kind == "dcp":
+        return native_shapes(entry)
+    held = set(names)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for link in links(entry):
+        if not link.on_hub:
+            continue
+        if link.fused is not None and link.fused[0] in held:
+            parts = len(next(f.parts for f in entry.family.FUSED if _same(f.hf, link.fused[0])))
+            shapes[link.fused[0]] = (entry.size.num_experts, parts * link.shape[0], *link.shape[1:])
+        else:
+            shapes[link.hf] = link.shape
+    return shapes
+
+
+def _same(pattern: str, name: str) -> bool:
+    return bool(re.fullmatch(re.escape(pattern).replace(r"\{layer\}", r"\d+"), name))
 
 
 def native_shapes(entry: ModelEntry) -> dict[str, tuple[int, ...]]:
@@ -69,67 +124,6 @@ def hf_shapes(entry: ModelEntry) -> dict[str, tuple[int, ...]]:
 
 def dropped_names(entry: ModelEntry) -> list[str]:
     """Native tensors without a place on the Hub that may be there."""
+    if not entry.size.num_experts:
+        return []
     return [name.format(layer=layer) for name in entry.family.DROPPED for layer in range(entry.size.num_layers)]
-
-
-def check(
-    expected: Mapping[str, tuple[int, ...]],
-    found: Mapping[str, tuple[int, ...]],
-    *,
-    where: str,
-    extra_ok: Iterable[str] = (),
-) -> None:
-    """Compare names and shapes. Raises TrntError that lists everything missing, unexpected and misshapen at once."""
-    problems = [f"missing {name}" for name in expected if name not in found]
-    problems += [f"unexpected {name}" for name in found if name not in expected and name not in set(extra_ok)]
-    problems += [
-        f"{name} is {list(found[name])}, not {list(shape)}"
-        for name, shape in expected.items()
-        if name in found and tuple(found[name]) != tuple(shape)
-    ]
-    if problems:
-        raise TrntError(
-            f"{where} does not hold this model: {'; '.join(problems)}",
-            "check --model, --layers and --experts against the run that made it",
-        )
-
-
-def to_hf(entry: ModelEntry, read: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of every Hugging Face tensor, one native tensor in memory at a time.
-
-    read(native name) -> tensor. Raises TrntError when a tied head differs from the embedding.
-    """
-    import torch
-
-    held: tuple[str, Any] = ("", None)
-    embedding = None
-    for link in links(entry):
-        if held[0] != link.native:
-            held = (link.native, read(link.native))
-        tensor = held[1] if link.expert is None else held[1][link.expert]
-        if link.native == "tok_embeddings.weight" and entry.size.tied:
-            embedding = tensor
-        if not link.on_hub:
-            if embedding is None or not torch.equal(tensor, embedding):
-                raise TrntError(
-                    f"{link.native} differs from the embedding it is tied to", "export an untied model instead"
-                )
-            continue
-        yield link.hf, tensor
-
-
-def to_native(entry: ModelEntry, read: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of every native tensor, from read(Hugging Face name) -> tensor; the reverse of `to_hf`."""
-    import torch
-
-    embedding_hf = next(link.hf for link in links(entry) if link.native == "tok_embeddings.weight")
-    stack: list[Any] = []
-    for link in links(entry):
-        tensor = read(link.hf if link.on_hub else embedding_hf)
-        if link.expert is None:
-            yield link.native, tensor
-            continue
-        stack.append(tensor)
-        if len(stack) == entry.size.num_experts:
-            yield link.native, torch.stack(stack)
-            stack = []

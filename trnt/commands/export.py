@@ -8,6 +8,8 @@ import typer
 
 from trnt import console
 
+FORMATS = ("hf", "dcp")
+
 
 def command(
     run: Annotated[
@@ -17,12 +19,32 @@ def command(
         ),
     ] = None,
     destination: Annotated[
-        str | None, typer.Argument(help="Where to write  [default: RUN/hf]", metavar="[DST]")
+        str | None, typer.Argument(help="Where to write  [default: RUN/hf or RUN/dcp]", metavar="[DST]")
     ] = None,
-    to: Annotated[str, typer.Option("--to", help="The format: hf (Hugging Face)", metavar="FORMAT")] = "hf",
+    to: Annotated[
+        str, typer.Option("--to", help="hf (Hugging Face) or dcp (torch DCP, the model alone)", metavar="FORMAT")
+    ] = "hf",
     dtype: Annotated[
-        str, typer.Option("--dtype", help="float32, bfloat16 or float16", rich_help_panel="Output", metavar="DTYPE")
-    ] = "float32",
+        str | None,
+        typer.Option(
+            "--dtype",
+            help="float32, bfloat16 or float16  [default: as in the run]",
+            rich_help_panel="Output",
+            metavar="DTYPE",
+        ),
+    ] = None,
+    shard_size: Annotated[
+        str,
+        typer.Option("--shard-size", help="The most of a file's tensors", rich_help_panel="Output", metavar="SIZE"),
+    ] = "5GB",
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check/--no-check",
+            help="Compare the folder's keys with AutoModelForCausalLM's, without weights",
+            rich_help_panel="Output",
+        ),
+    ] = True,
     runs_dir: Annotated[
         str, typer.Option("--runs-dir", help="Where to look for the newest run", rich_help_panel="Input", metavar="DIR")
     ] = "runs",
@@ -34,7 +56,7 @@ def command(
         bool, typer.Option("--json", help="The result as JSON on stdout", rich_help_panel="Output")
     ] = False,
 ) -> None:
-    """Write a trained model as a Hugging Face folder: weights, config, tokenizer, model card.
+    """Write a trained model as a Hugging Face folder: weights, config, tokenizer, model card; or as torch DCP.
 
     The folder loads with AutoModelForCausalLM.from_pretrained, with no missing or unexpected key, and gives the
     trained model's logits.
@@ -42,22 +64,26 @@ def command(
     Examples:
       trnt export --to hf
       trnt export runs/notes models/notes
-      trnt export runs/notes/checkpoint/step-500 models/notes-500 --dtype bfloat16
+      trnt export runs/notes/checkpoint/step-500 models/notes-500 --dtype bfloat16 --shard-size 2GB
     """
     from trnt.errors import unknown
-    from trnt.options import one_of
+    from trnt.options import one_of, size_in_bytes
 
-    if to != "hf":
-        raise unknown("format", to, ["hf"])
-    one_of("float32", "bfloat16", "float16")("dtype", dtype)
+    if to not in FORMATS:
+        raise unknown("format", to, FORMATS)
+    if dtype is not None:
+        one_of("float32", "bfloat16", "float16")("dtype", dtype)
+    shard_bytes = size_in_bytes("shard_size", shard_size)
     from trnt.exporting import export_run
 
-    report = export_run(run, destination, runs_dir=runs_dir, dtype=dtype, force=force)
+    report = export_run(
+        run, destination, runs_dir=runs_dir, dtype=dtype, force=force, to=to, shard_bytes=shard_bytes, check=check
+    )
     if json_:
         console.result_json(report)
         return
     console.result(
         f"{report['step_folder']} -> {report['folder']}\n"
-        f"{report['tensors']} tensors, {console.human_bytes(report['bytes'])}, {report['dtype']}; "
-        f"loads as {report['architecture']} with no missing or unexpected key"
+        f"{report['tensors']} tensors, {console.human_bytes(report['bytes'])}, {report['dtype']}"
+        + (f"; loads as {report['architecture']} with no missing or unexpected key" if report["checked"] else "")
     )

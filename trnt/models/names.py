@@ -20,3 +20,13 @@ class Row:
     shape: str
     transform: Literal["copy", "experts", "tied"] = "copy"
     when: Literal["always", "dense", "moe"] = "always"
+
+
+@dataclass(frozen=True)
+class Fused:
+    """Experts in one tensor, as some writers save them: [num_experts, parts x rows, columns], the parts one after the
+    other for each expert. parts: the `hf` of the table's rows, in order.
+    """
+
+    hf: str
+    parts: tuple[str, ...]

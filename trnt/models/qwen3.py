@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trnt.errors import TrntError, UsageError
-from trnt.models.names import Row
+from trnt.models.names import Fused, Row
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Qwen3Size:
     num_experts: int = 0
     top_k: int = 0
     moe_intermediate_size: int = 0
+    norm_topk: bool = True
+    """Whether a token's top_k scores are scaled to add up to one."""
     rope_theta: float = 1e6
     max_seq_len: int = 40960
     rms_norm_eps: float = 1e-6
@@ -60,6 +62,10 @@ SIZES: dict[str, Qwen3Size] = {
     "qwen3-235b-a22b": _moe(94, 4096, 64, 128, 8, 1536, 5e6),
 }  # fmt: skip
 
+MODEL_TYPES = ("qwen3", "qwen3_moe")
+# What config.json may say of these, where it says anything: torchtitan's Qwen3 has nothing else.
+ONLY = {"attention_bias": False, "use_sliding_window": False, "hidden_act": "silu"}
+EXPERT_KEYS = ("num_experts", "num_local_experts")  # config.json's; engines read one or the other
 # Hub name <-> native name. {layer} and {expert} count up; `experts` stacks X along dimension 0 in the order of X.
 TABLE: tuple[Row, ...] = (
     Row("model.embed_tokens.weight", "tok_embeddings.weight", "VD"),
@@ -90,6 +96,19 @@ TABLE: tuple[Row, ...] = (
     Row("model.norm.weight", "norm.weight", "D"),
     Row("lm_head.weight", "lm_head.weight", "VD", transform="tied"),
 )  # fmt: skip
+# The layout that transformers holds in memory and `save_pretrained(save_original_format=False)` writes.
+FUSED = (
+    Fused(
+        "model.layers.{layer}.mlp.experts.gate_up_proj",
+        (
+            "model.layers.{layer}.mlp.experts.{expert}.gate_proj.weight",
+            "model.layers.{layer}.mlp.experts.{expert}.up_proj.weight",
+        ),
+    ),
+    Fused(
+        "model.layers.{layer}.mlp.experts.down_proj", ("model.layers.{layer}.mlp.experts.{expert}.down_proj.weight",)
+    ),
+)
 # Native tensors that Hugging Face has no place for; the export says when one is not zero.
 DROPPED = ("layers.{layer}.moe.expert_bias_E",)
 
@@ -186,6 +205,8 @@ def titan_spec(name: str, size: Qwen3Size, parallelize_fn: Callable[..., Any] | 
             top_k=size.top_k,
             moe_comm_backend="standard",
         )
+        for layer in layers:
+            layer.moe.router.route_norm = size.norm_topk
     else:
         layers = titan._build_qwen3_layers(**common, hidden_dim=size.intermediate_size)
     embedding_init = titan._EMBEDDING_SKIP_INIT if size.tied else titan._EMBEDDING_INIT
@@ -251,7 +272,7 @@ def hf_config(size: Qwen3Size, *, dtype: str, eos_id: int | None = None, pad_id:
             "decoder_sparse_step": 1,
             "mlp_only_layers": [],
             "moe_intermediate_size": size.moe_intermediate_size,
-            "norm_topk_prob": True,
+            "norm_topk_prob": size.norm_topk,
             "num_experts": size.num_experts,
             "num_local_experts": size.num_experts,
             "num_experts_per_tok": size.top_k,
@@ -269,12 +290,23 @@ def size_from_hf_config(config: dict[str, Any]) -> Qwen3Size:
     old, new = config.get("rope_theta"), (config.get("rope_parameters") or {}).get("rope_theta")
     if old is not None and new is not None and old != new:
         raise TrntError(f"config.json has rope_theta {old} and rope_parameters {new}", "keep the one that is right")
-    counts = {config[key] for key in ("num_experts", "num_local_experts") if config.get(key) is not None}
+    counts = {config[key] for key in EXPERT_KEYS if config.get(key) is not None}
     moe = config["model_type"] == "qwen3_moe"
     if moe and len(counts) != 1:
         raise TrntError(f"config.json must name one number of experts, it has {sorted(counts)}", "correct num_experts")
     if moe and (config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1):
         raise TrntError("config.json mixes dense and expert layers", "this family has experts in every layer")
+    for key, value in ONLY.items():
+        if config.get(key, value) != value:
+            raise TrntError(
+                f"config.json has {key} {config[key]!r}, and trnt's Qwen3 has {value!r}", "use another model"
+            )
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind != "default":
+        raise TrntError(
+            f"config.json asks for {kind} rope scaling, which trnt's Qwen3 does not have", "use another model"
+        )
     heads = config["num_attention_heads"]
     return Qwen3Size(
         num_layers=config["num_hidden_layers"],
@@ -288,6 +320,7 @@ def size_from_hf_config(config: dict[str, Any]) -> Qwen3Size:
         num_experts=counts.pop() if moe else 0,
         top_k=config["num_experts_per_tok"] if moe else 0,
         moe_intermediate_size=config["moe_intermediate_size"] if moe else 0,
+        norm_topk=bool(config.get("norm_topk_prob", False)) if moe else True,  # transformers' default is false
         rope_theta=float(old if old is not None else new if new is not None else 10000.0),
         max_seq_len=config["max_position_embeddings"],
         rms_norm_eps=config.get("rms_norm_eps", 1e-6),

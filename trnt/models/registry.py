@@ -1,8 +1,9 @@
 """The model names a user types. No torch here: names, completion and did-you-mean answer at once.
 
-A family is a module with: SIZES (name -> size), TABLE (rows of names), DROPPED, `dimensions`, `cut`, `count_params`,
-`flops_per_token`, `titan_spec`, `hf_config` and `size_from_hf_config`; `models/qwen3.py` is the pattern. A size has at
-least num_layers, hidden_size, num_heads, num_kv_heads, head_dim, vocab_size, tied, num_experts, top_k and max_seq_len.
+A family is a module with: SIZES (name -> size), MODEL_TYPES and EXPERT_KEYS (of config.json), TABLE (rows of names),
+FUSED, DROPPED, `dimensions`, `cut`, `count_params`, `flops_per_token`, `titan_spec`, `hf_config` and
+`size_from_hf_config`; `models/qwen3.py` is the pattern. A size has at least num_layers, hidden_size, num_heads,
+num_kv_heads, head_dim, vocab_size, tied, num_experts, top_k and max_seq_len.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trnt.errors import unknown
+from trnt.errors import TrntError, unknown
 from trnt.models import qwen3
 
 FAMILIES: dict[str, Any] = {"qwen3": qwen3}
@@ -32,6 +33,16 @@ class ModelEntry:
 def names() -> list[str]:
     """All names, smallest first within a family."""
     return [name for family in FAMILIES.values() for name in family.SIZES]
+
+
+def from_hf_config(config: dict[str, Any], name: str) -> ModelEntry:
+    """The model that a config.json describes. Raises TrntError for a family that trnt does not know."""
+    wanted = config.get("model_type")
+    for family in FAMILIES.values():
+        if wanted in family.MODEL_TYPES:
+            return ModelEntry(name, family, family.size_from_hf_config(config))
+    known = ", ".join(kind for family in FAMILIES.values() for kind in family.MODEL_TYPES)
+    raise TrntError(f"{name}: config.json says model_type {wanted!r}", f"trnt knows the model types {known}")
 
 
 def get(name: str) -> ModelEntry:

@@ -1,0 +1,131 @@
+"""What a user named as a checkpoint: its files, its model, and the configs and tokenizer that belong to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trnt import runs
+from trnt.checkpoint import assets
+from trnt.checkpoint.dcp import METADATA, open_dcp
+from trnt.checkpoint.hf import is_hf, open_hf
+from trnt.checkpoint.inspect import check_source
+from trnt.checkpoint.source import Source
+from trnt.errors import TrntError, UsageError
+from trnt.models import hub, registry
+from trnt.models.registry import ModelEntry
+
+ORIGIN = "origin"  # of a run: config and tokenizer of the released weights it started from
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A checkpoint that was found whole and of the model that it says."""
+
+    source: Source
+    entry: ModelEntry
+    config: dict[str, Any]
+    """config.json's content."""
+    config_file: Path | None
+    """The file it came from; None where trnt made it from the model's name."""
+    assets: Path | None
+    """The folder of tokenizer, generation config and the like."""
+    notes: tuple[str, ...] = ()
+
+    def cut(self, layers: int | None, experts: int | None) -> Opened:
+        """The same files, of which only the first layers and experts are meant."""
+        return replace(self, entry=self.entry.cut(layers, experts))
+
+
+def open_checkpoint(name: str, *, revision: str | None = None, config: str | None = None) -> Opened:
+    """Open a Hugging Face folder, a Hub id, a DCP folder, a run or a step of one; `config` overrides its config.json.
+
+    Raises UsageError when it is none of these, TrntError with everything that is wrong with it.
+    """
+    path = hub.resolve(name, revision)
+    if is_hf(path):
+        source = open_hf(path)
+        return _checked(source, _config_file(config) or path / assets.CONFIG, path)
+    step = path if (path / METADATA).is_file() else _step_of(path)
+    source = open_dcp(step)
+    kept = step / assets.IN_DCP
+    file = _config_file(config) or (kept / assets.CONFIG if (kept / assets.CONFIG).is_file() else None)
+    if file is not None:
+        return _checked(source, file, kept if kept.is_dir() else file.parent)
+    return _of_run(source, step)
+
+
+def _config_file(config: str | None) -> Path | None:
+    if config is None:
+        return None
+    path = Path(config)
+    path = path / assets.CONFIG if path.is_dir() else path
+    if not path.is_file():
+        raise UsageError(f"no config.json at {config}", "name a config.json, or a folder that holds one")
+    return path
+
+
+def _step_of(path: Path) -> Path:
+    try:
+        return runs.find_step(path)
+    except UsageError:
+        found = ", ".join(sorted(p.name for p in path.iterdir())[:8]) or "nothing"
+        raise UsageError(
+            f"{path} holds no checkpoint (it holds {found})",
+            "name a folder with *.safetensors, a DCP folder with .metadata, or a run of trnt",
+        ) from None
+
+
+def _checked(source: Source, file: Path, kept: Path) -> Opened:
+    config = assets.read_config(file)
+    if config.get("quantization_config"):
+        method = config["quantization_config"].get("quant_method", "unknown")
+        raise TrntError(
+            f"{source.path} is quantised ({method}), which trnt does not read yet", "use the bf16 release of the model"
+        )
+    try:
+        entry = registry.from_hf_config(config, source.path.resolve().name)
+    except KeyError as error:
+        raise TrntError(f"{file} has no {error.args[0]}", "use the checkpoint's own config.json") from None
+    notes = check_source(source, entry)
+    return Opened(source, entry, config, file, kept, tuple(notes))
+
+
+def entry_of_run(described: dict[str, Any], owner: Path) -> ModelEntry:
+    """The model of a run of trnt, from its run.json and, where it started from released weights, their config."""
+    identity = described["identity"]
+    file = owner / ORIGIN / assets.CONFIG
+    if file.is_file():
+        entry = registry.from_hf_config(assets.read_config(file), identity["model"])
+    else:
+        entry = registry.get(identity["model"])
+    return entry.cut(identity["layers"], identity["experts"] or None)
+
+
+def _of_run(source: Source, step: Path) -> Opened:
+    """A step of a run that `trnt train` made."""
+    owner = step.resolve().parent.parent
+    described = runs.read_run(owner)
+    if described is None:
+        raise TrntError(
+            f"{step} does not say which model it holds", "add --config FOLDER, with the config.json of that model"
+        )
+    entry = entry_of_run(described, owner)
+    notes = tuple(check_source(source, entry))
+    file = owner / ORIGIN / assets.CONFIG
+    if file.is_file():  # started from released weights: everything they had that is still true
+        return Opened(source, entry, assets.edited(assets.read_config(file), entry, None), None, owner / ORIGIN, notes)
+    tokenizer = owner / "tokenizer"
+    return Opened(source, entry, made_config(entry, tokenizer), None, tokenizer, notes)
+
+
+def made_config(entry: ModelEntry, tokenizer: Path | None) -> dict[str, Any]:
+    """config.json of a model that trnt knows by name."""
+    from trnt.data.tokenizer import special_id
+
+    eos = pad = None
+    if tokenizer is not None and (tokenizer / "tokenizer.json").is_file():
+        eos, pad = special_id(tokenizer, "eos_token"), special_id(tokenizer, "pad_token")
+    config: dict[str, Any] = entry.family.hf_config(entry.size, dtype="float32", eos_id=eos, pad_id=pad)
+    return config
