@@ -4,8 +4,8 @@
 
 The checkpoint: Qwen3-30B-A3B's layers with 64 experts in bf16, as many of them as come to `--gb` gigabytes, random
 values, in shards of 2 GB, made first. Every contender runs in a process of its own, in turn, with the files in the page
-cache, and ends with everything on the disk (`sync`). Peak memory is the process's most resident bytes less those of
-the same process with its imports alone.
+cache, and ends with everything on the disk (`sync`). Memory is the process's most resident bytes from the start of the
+conversion on, less those resident when its imports were done.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shutil
 import statistics
 import subprocess
@@ -165,12 +164,18 @@ def one(name: str, source: Path, target: Path) -> dict[str, Any]:
     function, imports, _ = CASES[name]
     if imports is not None:
         imports()
-    bare = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here on
+    bare = status("VmRSS")
     start = time.perf_counter()
     function(source, target)
     seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"seconds": seconds, "bytes_above_bare": max(0, peak - bare)}
+    return {"seconds": seconds, "bytes_above_bare": max(0, status("VmHWM") - bare)}
+
+
+def status(field: str) -> int:
+    """Bytes of this process that Linux counts under a name."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1]) * 1024
 
 
 def alone(name: str, source: Path, target: Path) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def test_there_and_back_on_the_command_line(trnt: Run, released: Callable[..., P
         (("SRC", "out", "--experts", "2"), 2, "is dense"),
         (("SRC", "out", "--verify", "maybe"), 2, "maybe"),
         (("SRC", "SRC"), 2, "is, holds or lies inside"),
-        (("nobody/nothing", "out"), 1, "cannot download nobody/nothing"),
+        (("nobody/nothing", "out"), 1, "no folder nobody/nothing here"),
     ],
 )
 def test_what_cannot_be_is_one_line(

@@ -115,8 +115,11 @@ def write_folder(
         layout.finish(partial)
         assets(partial)
         order = [record.records[item.target.name, item.first] for item in layout.items]
-        if options.verify != "off":
-            check_written(partial, order, options)
+        with ThreadPoolExecutor(1) as disk:  # writes the last of it while it is read back
+            synced = disk.submit(sync_folder, partial)
+            if options.verify != "off":
+                check_written(partial, order, options)
+            synced.result()
         record.start(order)
         check(partial)
         sync_folder(partial)

@@ -65,6 +65,6 @@ def download(hub_id: str, revision: str | None = None) -> Path:
         offline = isinstance(error, LocalEntryNotFoundError) or "Connect" in type(error).__name__
         cause = "the Hub cannot be reached" if offline else (said[0] if said else type(error).__name__)
         raise TrntError(
-            f"cannot download {hub_id}: {cause}",
+            f"no folder {hub_id} here, and it cannot be downloaded: {cause}",
             f"download it where there is a network ('hf download {hub_id} --local-dir FOLDER') and name that FOLDER",
         ) from None
