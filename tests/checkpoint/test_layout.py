@@ -63,7 +63,13 @@ def test_torch_loads_what_was_laid_out(tmp_path: Path, monkeypatch: pytest.Monke
     }
     codes = {"a": "F32", "b": "BF16", "c": "F32", "d": "F32"}
     made = layout.dcp_layout([target(n, *t.shape, dtype=codes[n]) for n, t in held.items()], 4000)
-    assert len(made.files) > 1
+    assert len(made.files) > 2
+    lengths = dict.fromkeys(made.files, 0)
+    for item in made.items:
+        assert item.offset == lengths[item.file]  # end to end, nothing between
+        lengths[item.file] += len(item.before) + item.target.nbytes + len(item.after)
+    assert lengths == dict(made.files)
+    assert all(size <= 4000 for size in lengths.values())
     contents = {file: bytearray(size) for file, size in made.files.items()}
     for item in made.items:
         rows = held[item.target.name]

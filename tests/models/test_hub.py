@@ -25,7 +25,7 @@ def test_what_is_neither_is_refused(name: str) -> None:
 
 
 def test_offline_is_one_line_with_what_to_type() -> None:
-    with pytest.raises(TrntError, match="no folder nobody/nothing here, .* the Hub cannot be reached") as caught:
+    with pytest.raises(TrntError, match=r"no folder nobody/nothing here, .* the Hub cannot be reached") as caught:
         hub.resolve("nobody/nothing")
     assert "hf download nobody/nothing" in caught.value.fix
 

@@ -202,10 +202,12 @@ def dcp_layout(wanted: Iterable[Target], limit: int, *, blobs: Mapping[str, Any]
 
     def room(length: int) -> tuple[str, int]:
         nonlocal number
-        if files.get(file := f"__0_{number}.distcp") and files[file] + length > limit:
-            number += 1
-        files[file := f"__0_{number}.distcp"] = files.get(file, 0) + length
-        return file, files[file] - length
+        held = files.get(f"__0_{number}.distcp", 0)
+        if held and held + length > limit:
+            number, held = number + 1, 0
+        file = f"__0_{number}.distcp"
+        files[file] = held + length
+        return file, held
 
     for name, blob in (blobs or {}).items():
         file, offset = room(blob.length)
