@@ -93,7 +93,7 @@ def test_an_unexpected_failure_is_still_two_lines(
 ) -> None:
     import trnt.doctor.run
 
-    monkeypatch.setattr(trnt.doctor.run, "examine", lambda machine: 1 / 0)
+    monkeypatch.setattr(trnt.doctor.run, "examine", lambda machine, checks: 1 / 0)
     assert cli.run(["doctor"]) == errors.FAILED
     first, second = capsys.readouterr().err.strip().splitlines()
     assert first == "error: unexpected: ZeroDivisionError: division by zero"
@@ -103,7 +103,7 @@ def test_an_unexpected_failure_is_still_two_lines(
 def test_ctrl_c_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
     import trnt.doctor.run
 
-    def interrupted(machine: object) -> None:
+    def interrupted(machine: object, checks: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(trnt.doctor.run, "examine", interrupted)

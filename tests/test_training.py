@@ -145,3 +145,12 @@ def test_a_resumed_run_does_not_start_from_the_weights_again(
 def test_another_model_s_name_beside_the_weights_is_refused(settings: Settings, released: Any) -> None:
     with pytest.raises(UsageError, match="is not the model in"):
         training.train(settings(model="qwen3-tiny", layers=None, init_from=str(released())), as_json=False)
+
+
+def test_a_router_that_collapses_is_worth_a_word() -> None:
+    rows = [{"step": step, "moe/busiest_expert": 5.0} for step in range(20)]
+    assert "5.0 times its share: --moe-balance aux" in (training.uneven("none", rows) or "")
+    assert training.uneven("aux", rows) is None
+    assert training.uneven("none", [*rows, {"step": 20, "moe/busiest_expert": 2.0}]) is None
+    assert training.uneven("none", [{"step": 1, "loss": 2.0}]) is None
+    assert training.uneven("none", []) is None

@@ -55,6 +55,22 @@ def test_a_changed_value_and_a_nan_are_found(released: Callable[..., Path], tmp_
     assert row.max_difference == pytest.approx(1.0, rel=1e-6)  # fp32 rounding of the sum
 
 
+def test_a_family_that_trnt_does_not_know_is_compared_by_names(
+    released: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two = released("one"), released("two")
+    for folder in (one, two):
+        text = (folder / "config.json").read_text()
+        (folder / "config.json").write_text(text.replace('"model_type": "qwen3"', '"model_type": "mamba"'))
+    assert verifying.verify_paths(str(one), None)["ok"]
+    assert verifying.verify_paths(str(one), str(two))["ok"]
+    assert "model_type 'mamba'" in capsys.readouterr().err
+    held = load_file(two / "model.safetensors")
+    held["model.norm.weight"][0] += 1
+    save_file(held, two / "model.safetensors")
+    assert not verifying.verify_paths(str(one), str(two))["ok"]
+
+
 def test_two_models_are_not_compared(released: Callable[..., Path]) -> None:
     one, two = released("one"), released("two", experts=4)
     with pytest.raises(UsageError, match="different models"):

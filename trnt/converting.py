@@ -122,7 +122,6 @@ def run(planned: Planned, wanted: Wanted, *, title: str = "converting", **more: 
     start = time.perf_counter()
     options = convert.Options(
         memory=wanted.memory,
-        force=wanted.force,
         refuse_not_finite=more.get("refuse_not_finite", False),
         verify=wanted.verify,
         title=title,

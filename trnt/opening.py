@@ -9,12 +9,13 @@ from typing import Any
 from trnt import runs
 from trnt.checkpoint import assets
 from trnt.checkpoint.dcp import METADATA, open_dcp
+from trnt.checkpoint.dtypes import CODES, DTYPES
 from trnt.checkpoint.hf import is_hf, open_hf
-from trnt.checkpoint.inspect import check_source
+from trnt.checkpoint.inspect import check_source, model_tensors
 from trnt.checkpoint.source import Source
 from trnt.errors import TrntError, UsageError
 from trnt.models import hub, registry
-from trnt.models.registry import ModelEntry
+from trnt.models.registry import ModelEntry, UnknownModel
 
 ORIGIN = "origin"  # of a run: config and tokenizer of the released weights it started from
 
@@ -43,17 +44,24 @@ def open_checkpoint(name: str, *, revision: str | None = None, config: str | Non
 
     Raises UsageError when it is none of these, TrntError with everything that is wrong with it.
     """
-    path = hub.resolve(name, revision)
-    if is_hf(path):
-        source = open_hf(path)
+    source = open_files(name, revision)
+    path = source.path
+    if source.kind == "hf":
         return _checked(source, _config_file(config) or path / assets.CONFIG, path)
-    step = path if (path / METADATA).is_file() else _step_of(path)
-    source = open_dcp(step)
+    step = path
     kept = step / assets.IN_DCP
     file = _config_file(config) or (kept / assets.CONFIG if (kept / assets.CONFIG).is_file() else None)
     if file is not None:
         return _checked(source, file, kept if kept.is_dir() else file.parent)
     return _of_run(source, step)
+
+
+def open_files(name: str, revision: str | None = None) -> Source:
+    """The files of a checkpoint, whatever model they hold. Raises as `open_checkpoint`."""
+    path = hub.resolve(name, revision)
+    if is_hf(path):
+        return open_hf(path)
+    return open_dcp(path if (path / METADATA).is_file() else _step_of(path))
 
 
 def _config_file(config: str | None) -> Path | None:
@@ -89,7 +97,18 @@ def _checked(source: Source, file: Path, kept: Path) -> Opened:
     except KeyError as error:
         raise TrntError(f"{file} has no {error.args[0]}", "use the checkpoint's own config.json") from None
     notes = check_source(source, entry)
+    said, held = config.get("dtype") or config.get("torch_dtype"), main_dtype(source)
+    if said in CODES and said != held:
+        notes.append(f"config.json says {said}, and the weights are {held}")
     return Opened(source, entry, config, file, kept, tuple(notes))
+
+
+def main_dtype(source: Source) -> str:
+    """torch's name of the dtype that most bytes of the model are in."""
+    sizes: dict[str, int] = {}
+    for info in model_tensors(source).values():
+        sizes[info.dtype] = sizes.get(info.dtype, 0) + info.nbytes
+    return DTYPES[max(sizes, key=lambda code: sizes[code])][0]
 
 
 def entry_of_run(described: dict[str, Any], owner: Path) -> ModelEntry:
@@ -108,7 +127,7 @@ def _of_run(source: Source, step: Path) -> Opened:
     owner = step.resolve().parent.parent
     described = runs.read_run(owner)
     if described is None:
-        raise TrntError(
+        raise UnknownModel(
             f"{step} does not say which model it holds", "add --config FOLDER, with the config.json of that model"
         )
     entry = entry_of_run(described, owner)

@@ -136,6 +136,8 @@ def train(settings: Settings, *, as_json: bool) -> int:
     console.note(f"run folder: {start.out}")
     trainer = launch.run(tree)
     summary = summarise(ready, start, plan, trainer)
+    if hint := uneven(ready.settings["moe_balance"], trainer.metrics_processor.rows):
+        console.note(hint)
     runs.write_json(start.out / "summary.json", {"schema_version": console.SCHEMA_VERSION, **summary})
     if as_json:
         console.result_json(summary)
@@ -144,6 +146,20 @@ def train(settings: Settings, *, as_json: bool) -> int:
     if trainer.stopped_by is not None and trainer.step < settings["steps"]:
         return errors.INTERRUPTED if trainer.stopped_by == signal.SIGINT else errors.TERMINATED
     return errors.OK
+
+
+UNEVEN = 4.0  # times its share that the busiest expert may get before it is worth a word
+
+
+def uneven(moe_balance: str, rows: list[dict[str, Any]]) -> str | None:
+    """What to say when the router of an unbalanced run sends most tokens to few experts; None when it does not."""
+    last = [row["moe/busiest_expert"] for row in rows[-10:] if "moe/busiest_expert" in row]
+    if moe_balance != "none" or not last or min(last) < UNEVEN:
+        return None
+    return (
+        f"the busiest expert of a layer gets {last[-1]:.1f} times its share: --moe-balance aux (or bias) in a new run "
+        "keeps experts evenly used"
+    )
 
 
 def recorded_choice(start: runs.Start) -> dict[str, str] | None:

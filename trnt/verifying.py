@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from trnt import console
 from trnt.checkpoint import verify
 from trnt.checkpoint.inspect import model_tensors
+from trnt.checkpoint.source import Source
 from trnt.errors import TrntError, UsageError
-from trnt.models.registry import ModelEntry
-from trnt.opening import Opened, open_checkpoint
+from trnt.models.registry import ModelEntry, UnknownModel
+from trnt.opening import Opened, open_checkpoint, open_files
 
 # What two configs of one model may say differently: none of it changes a tensor.
 BESIDE = ("rope_theta", "max_seq_len", "rms_norm_eps")
@@ -16,19 +18,22 @@ BESIDE = ("rope_theta", "max_seq_len", "rms_norm_eps")
 
 def verify_paths(path: str, against: str | None, *, config: str | None = None) -> dict[str, Any]:
     """The report of `trnt verify`. `ok` is False when anything differs, is not finite or fails its checksum."""
-    opened = open_checkpoint(path, config=config)
+    one, two = _open(path, config), _open(against, config) if against is not None else None
+    source = one.source if isinstance(one, Opened) else one
     problems: list[str] = []
     parts: int | None = None
     try:
-        parts = verify.checksums(opened.source.path)
+        parts = verify.checksums(source.path)
     except TrntError as error:
         problems.append(error.cause)
-    if against is None:
-        rows = verify.look(opened.source, model_tensors(opened.source))
+    if two is None:
+        rows = verify.look(source, model_tensors(source) if isinstance(one, Opened) else source.tensors)
+    elif isinstance(one, Opened) and isinstance(two, Opened):
+        rows = verify.compare(source, two.source, verify.pairs(source, two.source, smaller(one, two)))
     else:
-        other = open_checkpoint(against, config=config)
-        entry = smaller(opened, other)
-        rows = verify.compare(opened.source, other.source, verify.pairs(opened.source, other.source, entry))
+        other = two.source if isinstance(two, Opened) else two
+        assert other is not None
+        rows = verify.compare(source, other, verify.same_names(source, other))
     different = [row.tensor for row in rows if row.different]
     problems += [f"{row.tensor}: {row.nan} NaN, {row.infinite} infinite" for row in rows if row.nan or row.infinite]
     if different:
@@ -36,12 +41,21 @@ def verify_paths(path: str, against: str | None, *, config: str | None = None) -
     return {
         "path": path,
         "against": against,
-        "model": opened.entry.name,
+        "model": one.entry.name if isinstance(one, Opened) else None,
         "ok": not problems,
         "problems": problems,
         "checksums": parts,
         "rows": rows,
     }
+
+
+def _open(path: str, config: str | None) -> Opened | Source:
+    """A checkpoint with its model, or its files alone where no family of trnt's has it."""
+    try:
+        return open_checkpoint(path, config=config)
+    except UnknownModel as error:
+        console.warn(f"{error.cause}: tensors are compared by their names alone")
+        return open_files(path)
 
 
 def smaller(a: Opened, b: Opened) -> ModelEntry:

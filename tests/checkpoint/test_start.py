@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.test_converting import convert
 from trnt.checkpoint.start import fill
 from trnt.errors import TrntError
 from trnt.opening import open_checkpoint
@@ -41,7 +42,7 @@ def test_a_tensor_that_receives_nothing_is_named(released: Callable[..., Path]) 
 
 
 SHARDED = """
-import sys, torch, torch.distributed as dist
+import sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from trnt import device
@@ -61,19 +62,28 @@ for placements in ([Shard(0), Replicate()], [Shard(0), Shard(0)], [Shard(0), Sha
         fit = [Shard(p.dim % len(shape)) if isinstance(p, Shard) and -len(shape) <= p.dim < len(shape) else
                Replicate() if isinstance(p, Shard) else p for p in placements]
         state[name] = distribute_tensor(torch.zeros(shape), mesh, fit)
+    loaded = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
     fill(state, opened.source, opened.entry)
+    dcp.load(loaded, checkpoint_id=sys.argv[2])
     for name, tensor in state.items():
         assert torch.equal(tensor.full_tensor(), whole[name]), (name, placements)
+        assert torch.equal(loaded[name].full_tensor(), whole[name]), (name, placements)
 dist.destroy_process_group()
 """
 
 
 @pytest.mark.slow
 def test_every_process_of_a_sharded_model_reads_its_part(released: Callable[..., Path], tmp_path: Path) -> None:
+    """Ours from the Hugging Face folder, and torch's own loader from what `trnt convert` makes of it."""
     folder = released(experts=6)  # odd sizes: 3 layers, 6 experts over 4 processes
+    convert(folder, tmp_path / "dcp", shard_bytes=200_000)
     (tmp_path / "sharded.py").write_text(SHARDED)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
     done = subprocess.run(
-        [*command, str(tmp_path / "sharded.py"), str(folder)], capture_output=True, text=True, cwd=ROOT, timeout=300
+        [*command, str(tmp_path / "sharded.py"), str(folder), str(tmp_path / "dcp")],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]

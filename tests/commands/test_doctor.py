@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -31,7 +32,7 @@ def test_a_required_device_that_is_missing_fails_with_its_fix(trnt: Run) -> None
     done = trnt("doctor", "--require", "neuron")
     assert done.returncode == 1
     assert "✗ Device" in done.stdout
-    assert "fix: run on a Trn instance" in done.stdout
+    assert "fix: start a Trn2 or Trn3 instance" in done.stdout
     assert done.stdout.strip().splitlines()[-1].startswith("not ready")
     assert trnt("doctor", "--require", "cpu").returncode == 0
 
@@ -41,3 +42,30 @@ def test_the_list_runs_nothing(trnt: Run) -> None:
     assert done.returncode == 0
     assert "device.rate" in done.stdout
     assert "GFLOP" not in done.stdout
+
+
+def test_a_part_is_asked_for_by_group_or_id(trnt: Run) -> None:
+    done = trnt("doctor", "--only", "packages", "--only", "system.python", "--json")
+    assert done.returncode == 0, done.stderr
+    assert {check["group"] for check in json.loads(done.stdout)["checks"]} == {"packages", "system"}
+    wrong = trnt("doctor", "--only", "package")
+    assert wrong.returncode == 2
+    assert "did you mean 'packages'" in wrong.stderr
+
+
+def test_fast_starts_no_torch_and_asks_no_network(trnt: Run) -> None:
+    done = trnt("doctor", "--fast", "--json")
+    assert done.returncode == 0, done.stderr
+    found = {check["id"] for check in json.loads(done.stdout)["checks"]}
+    assert "packages.torch" in found
+    assert not {"device.torch", "environment.hub"} & found
+
+
+def test_a_report_is_written_once(trnt: Run, tmp_path: Path) -> None:
+    done = trnt("doctor", "--fast", "--report", "report.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert {"checks", "packages", "variables"} <= report.keys()
+    again = trnt("doctor", "--fast", "--report", "report.json", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "exists already" in again.stderr

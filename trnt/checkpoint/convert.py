@@ -13,26 +13,25 @@ import hashlib
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trnt import console
+from trnt import console, device
 from trnt.checkpoint import manifest
 from trnt.checkpoint.dtypes import FLOATS, size_of, torch_dtype
-from trnt.checkpoint.files import sync_folder
 from trnt.checkpoint.layout import Item, Layout, Part
 from trnt.checkpoint.manifest import Manifest, Record
 from trnt.checkpoint.safe import read_at
 from trnt.checkpoint.source import Source, pieces
+from trnt.checkpoint.written import PIECE, WORKERS, check_written, hash_of, sync_folder, take_name, write_at
 from trnt.errors import TrntError
 
 MEMORY = 512 << 20  # default budget for buffers, in bytes
-PIECE = 8 << 20  # bytes read at once: what is read, cast and hashed stays in the cache
 FLUSH_EVERY = 256 << 20  # bytes written before the disk is asked to take them, so that the end does not wait for all
-WORKERS = min(8, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,6 @@ class Options:
     """How to write, not what."""
 
     memory: int = MEMORY
-    force: bool = False
     refuse_not_finite: bool = False
     verify: str = "fast"
     title: str = "converting"
@@ -58,6 +56,7 @@ class Work:
     ticker: Any
     handles: dict[str, int] = field(default_factory=dict)
     written: int = 0
+    began: float = field(default_factory=time.perf_counter)
     stop: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -72,9 +71,13 @@ class Work:
             self.ticker.advance(amount, self.ticker_detail())
 
     def ticker_detail(self) -> str:
-        from trnt import device
-
-        return f"{console.human_bytes(self.written)}, memory {console.human_bytes(device.memory_used_bytes())}"
+        """How much, how fast, how long still, and in how much memory."""
+        rate = self.written / max(1e-9, time.perf_counter() - self.began)
+        left = (self.layout.data_bytes - self.written) / max(1.0, rate)
+        return (
+            f"{console.human_bytes(self.written)}, {console.human_bytes(rate)}/s, ETA {console.human_time(left)}, "
+            f"memory {console.human_bytes(device.memory_used_bytes())}"
+        )
 
 
 def write_folder(
@@ -98,6 +101,8 @@ def write_folder(
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir(exist_ok=True)
+        if any(partial.iterdir()) and not (partial / manifest.NAME).is_file():
+            raise TrntError(f"{partial} holds files that are not a conversion's", "move them, or name another folder")
         record = Manifest(partial, head)
     except OSError as error:
         raise TrntError(f"cannot write beside {target}: {error.strerror}", "name another folder") from None
@@ -118,12 +123,12 @@ def write_folder(
         with ThreadPoolExecutor(1) as disk:  # writes the last of it while it is read back
             synced = disk.submit(sync_folder, partial)
             if options.verify != "off":
-                check_written(partial, order, options)
+                check_written(partial, order, work.piece)
             synced.result()
         record.start(order)
         check(partial)
         sync_folder(partial)
-        _take_name(partial, target)
+        take_name(partial, target)
         return order
     except OSError as error:
         raise _disk(error, target, record, layout) from error
@@ -277,67 +282,6 @@ def not_finite(data: memoryview, dtype: str) -> int:
     values = torch.frombuffer(data, dtype=torch_dtype(dtype))
     total = values.sum(dtype=torch.float32 if dtype != "F64" else None)
     return 0 if torch.isfinite(total) else int((~torch.isfinite(values)).sum())
-
-
-def write_at(handle: int, offset: int, data: Any) -> None:
-    """Write all of `data` at a place in a file. Raises OSError."""
-    view = memoryview(data)
-    done = 0
-    while done < len(view):
-        done += os.pwrite(handle, view[done:], offset + done)
-
-
-def hash_of(handle: int, record: Record, piece: int = PIECE) -> str:
-    """SHA-256 of a record's data as it is in the file; empty when the file is too short."""
-    found, buffer = hashlib.sha256(), bytearray(min(piece, record.bytes))
-    for first, count in pieces(record.bytes, piece):
-        view = memoryview(buffer)[:count]
-        try:
-            read_at(handle, record.offset + first, view)
-        except OSError:
-            return ""
-        found.update(view)
-    return found.hexdigest()
-
-
-def check_written(folder: Path, records: list[Record], options: Options | None = None) -> None:
-    """Read everything in a folder back and compare with the checksums. Raises TrntError naming what differs."""
-    bad: list[str] = []
-    piece = PIECE if options is None else max(64 << 10, min(PIECE, options.memory // (2 * WORKERS)))
-    handles = {file: os.open(folder / file, os.O_RDONLY) for file in {record.file for record in records}}
-    total = sum(record.bytes for record in records)
-    try:
-        with console.progress("checking", total=total, unit="bytes") as ticker, ThreadPoolExecutor(WORKERS) as pool:
-            hashes = pool.map(lambda record: hash_of(handles[record.file], record, piece), records)
-            for record, found in zip(records, hashes, strict=True):
-                ticker.advance(record.bytes)
-                if found != record.sha256:
-                    bad.append(f"{record.file}: {record.tensor}")
-    finally:
-        for handle in handles.values():
-            os.close(handle)
-    if bad:
-        raise TrntError(
-            f"{folder}: {len(bad)} tensors are not what was written: {'; '.join(bad[:20])}",
-            "the disk or the memory is at fault: check them, then convert again",
-        )
-
-
-def _take_name(partial: Path, target: Path) -> None:
-    """The finished folder takes its name; one that was there is kept until then."""
-    old = target.with_name(f".{target.name}.old-{os.getpid()}")
-    if target.exists() or target.is_symlink():
-        os.replace(target, old)
-    os.replace(partial, target)
-    handle = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    if old.is_symlink() or old.is_file():
-        old.unlink()
-    else:
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def _disk(error: OSError, target: Path, record: Manifest, layout: Layout) -> TrntError:

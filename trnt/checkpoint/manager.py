@@ -23,7 +23,7 @@ from torchtitan.components.checkpointer.dcp import AsyncMode, CheckpointManager
 
 from trnt import console
 from trnt.checkpoint.dcp import complete
-from trnt.checkpoint.files import sync_folder
+from trnt.checkpoint.written import sync_folder
 from trnt.errors import TrntError
 from trnt.runs import steps
 

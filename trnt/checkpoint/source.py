@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,7 @@ class Info:
         return self.numel * size_of(self.dtype)
 
 
-class Source:
+class Source(ABC):
     """A folder to read. `kind` is hf or dcp: whose names its tensors have."""
 
     kind: str
@@ -50,13 +51,13 @@ class Source:
         self._handles: dict[Path, int] = {}
         self._lock = threading.Lock()
 
+    @abstractmethod
     def read(self, name: str, first: int, out: memoryview) -> None:
         """Fill `out` with the bytes of a tensor from value `first` on. Safe in many threads. Raises TrntError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def files(self) -> list[Path]:
         """The files that hold its tensors."""
-        raise NotImplementedError
 
     def file_of(self, name: str) -> str:
         """The name of the file that a tensor is in, for messages; empty when it is in several."""

@@ -15,9 +15,9 @@ from typing import Any
 
 from trnt import console
 from trnt.checkpoint import manifest, mapping
-from trnt.checkpoint.convert import PIECE, WORKERS, check_written
 from trnt.checkpoint.dtypes import FLOATS, size_of, torch_dtype
 from trnt.checkpoint.source import Source, pieces
+from trnt.checkpoint.written import PIECE, WORKERS, check_written
 from trnt.errors import TrntError
 from trnt.models.registry import ModelEntry
 

@@ -51,7 +51,7 @@ def command(
         dtypes = " (in different dtypes: compared in the narrower)" if verify.unlike_dtype(rows) else ""
         what = f"the same as {against}{dtypes}" if against else "whole and finite"
         said = f"{what}{sums}" if report["ok"] else "NOT RIGHT"
-        lines.append(f"{path}: {report['model']}, {len(rows)} tensors, {said}")
+        lines.append(f"{path}: {report['model'] or 'unknown model'}, {len(rows)} tensors, {said}")
         console.result("\n".join(lines))
     if not report["ok"]:
         raise typer.Exit(errors.FAILED)

@@ -17,6 +17,10 @@ from trnt.models import qwen3
 FAMILIES: dict[str, Any] = {"qwen3": qwen3}
 
 
+class UnknownModel(TrntError):
+    """Weights whose family cannot be told, or is none that trnt knows."""
+
+
 @dataclass(frozen=True)
 class ModelEntry:
     """A named model: its family's module and its size, perhaps cut."""
@@ -42,7 +46,7 @@ def from_hf_config(config: dict[str, Any], name: str) -> ModelEntry:
         if wanted in family.MODEL_TYPES:
             return ModelEntry(name, family, family.size_from_hf_config(config))
     known = ", ".join(kind for family in FAMILIES.values() for kind in family.MODEL_TYPES)
-    raise TrntError(f"{name}: config.json says model_type {wanted!r}", f"trnt knows the model types {known}")
+    raise UnknownModel(f"{name}: config.json says model_type {wanted!r}", f"trnt knows the model types {known}")
 
 
 def get(name: str) -> ModelEntry:
