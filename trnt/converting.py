@@ -151,18 +151,7 @@ def run(planned: Planned, wanted: Wanted, *, title: str = "converting", **more: 
     bad = {record.tensor: record.not_finite for record in records if record.not_finite}
     warn_not_finite(bad)
     return {
-        "source": str(opened.source.path),
-        "destination": str(planned.target),
-        "from": opened.source.kind,
-        "to": kind,
-        "model": opened.entry.name,
-        "layers": opened.entry.size.num_layers,
-        "experts": opened.entry.size.num_experts,
-        "tensors": len({record.tensor for record in records}),
-        "bytes": sum(record.bytes for record in records),
-        "dtypes": dtypes_of(planned),
-        "files": len(planned.layout.files),
-        "left_out": list(planned.left_out),
+        **describe(planned),
         "not_finite": bad,
         "verified": wanted.verify,
         "seconds": seconds,
@@ -189,25 +178,32 @@ def dtypes_of(planned: Planned) -> list[str]:
     return [DTYPES[code][0] for code, _ in sorted(sizes.items(), key=lambda pair: -pair[1])]
 
 
+def describe(planned: Planned) -> dict[str, Any]:
+    """What is written from what, as the report and the dry run say it."""
+    opened, made = planned.opened, planned.layout
+    return {
+        "source": str(opened.source.path),
+        "destination": str(planned.target),
+        "from": opened.source.kind,
+        "to": made.kind,
+        "model": opened.entry.name,
+        "layers": opened.entry.size.num_layers,
+        "experts": opened.entry.size.num_experts,
+        "tensors": len({item.target.name for item in made.items}),
+        "bytes": made.data_bytes,
+        "dtypes": dtypes_of(planned),
+        "files": len(made.files),
+        "left_out": list(planned.left_out),
+    }
+
+
 def dry_run(planned: Planned, wanted: Wanted) -> dict[str, Any]:
     """What would be written and what it takes, without writing."""
     parent = next(path for path in (planned.target.absolute(), *planned.target.absolute().parents) if path.exists())
     free = shutil.disk_usage(parent).free
     rate = bytes_per_second()
-    size = planned.opened.entry.size
     return {
-        "source": str(planned.opened.source.path),
-        "destination": str(planned.target),
-        "from": planned.opened.source.kind,
-        "to": planned.layout.kind,
-        "model": planned.opened.entry.name,
-        "layers": size.num_layers,
-        "experts": size.num_experts,
-        "tensors": len({item.target.name for item in planned.layout.items}),
-        "bytes": planned.layout.data_bytes,
-        "dtypes": dtypes_of(planned),
-        "files": len(planned.layout.files),
-        "left_out": list(planned.left_out),
+        **describe(planned),
         "disk_needed_bytes": planned.bytes,
         "disk_free_bytes": free,
         "memory_bytes": wanted.memory,

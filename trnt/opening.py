@@ -111,17 +111,6 @@ def main_dtype(source: Source) -> str:
     return DTYPES[max(sizes, key=lambda code: sizes[code])][0]
 
 
-def entry_of_run(described: dict[str, Any], owner: Path) -> ModelEntry:
-    """The model of a run of trnt, from its run.json and, where it started from released weights, their config."""
-    identity = described["identity"]
-    file = owner / ORIGIN / assets.CONFIG
-    if file.is_file():
-        entry = registry.from_hf_config(assets.read_config(file), identity["model"])
-    else:
-        entry = registry.get(identity["model"])
-    return entry.cut(identity["layers"], identity["experts"] or None)
-
-
 def _of_run(source: Source, step: Path) -> Opened:
     """A step of a run that `trnt train` made."""
     owner = step.resolve().parent.parent
@@ -130,12 +119,13 @@ def _of_run(source: Source, step: Path) -> Opened:
         raise UnknownModel(
             f"{step} does not say which model it holds", "add --config FOLDER, with the config.json of that model"
         )
-    entry = entry_of_run(described, owner)
+    identity, origin, tokenizer = described["identity"], owner / ORIGIN, owner / "tokenizer"
+    config = assets.read_config(origin / assets.CONFIG) if (origin / assets.CONFIG).is_file() else None
+    whole = registry.get(identity["model"]) if config is None else registry.from_hf_config(config, identity["model"])
+    entry = whole.cut(identity["layers"], identity["experts"] or None)
     notes = tuple(check_source(source, entry))
-    file = owner / ORIGIN / assets.CONFIG
-    if file.is_file():  # started from released weights: everything they had that is still true
-        return Opened(source, entry, assets.edited(assets.read_config(file), entry, None), None, owner / ORIGIN, notes)
-    tokenizer = owner / "tokenizer"
+    if config is not None:  # started from released weights: everything they had that is still true
+        return Opened(source, entry, assets.edited(config, entry, None), None, origin, notes)
     return Opened(source, entry, made_config(entry, tokenizer), None, tokenizer, notes)
 
 

@@ -173,6 +173,20 @@ def test_a_partial_folder_of_something_else_is_begun_anew(
     assert [p.name for p in (tmp_path / "out").glob("*.safetensors")] == ["model.safetensors"]
 
 
+def test_a_record_of_another_place_is_not_taken_up(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same conversion by name, laid out differently: nothing counts as done where it does not belong."""
+    write(source, tmp_path / "whole", limit=10**9)
+    with monkeypatch.context() as patch:
+        fail_after(patch, 20, errno.EIO)
+        with pytest.raises(TrntError):
+            write(source, tmp_path / "out")
+    write(source, tmp_path / "out", limit=10**9)
+    name = "model.safetensors"
+    assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
 def test_a_folder_that_happens_to_have_the_partial_s_name_is_left_alone(source: Path, tmp_path: Path) -> None:
     (tmp_path / ".out.partial").mkdir()
     (tmp_path / ".out.partial" / "precious").write_text("x")

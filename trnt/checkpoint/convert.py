@@ -26,8 +26,8 @@ from trnt.checkpoint.dtypes import FLOATS, size_of, torch_dtype
 from trnt.checkpoint.layout import Item, Layout, Part
 from trnt.checkpoint.manifest import Manifest, Record
 from trnt.checkpoint.safe import read_at
-from trnt.checkpoint.source import Source, pieces
-from trnt.checkpoint.written import PIECE, WORKERS, check_written, hash_of, sync_folder, take_name, write_at
+from trnt.checkpoint.source import PIECE, Source, pieces
+from trnt.checkpoint.written import WORKERS, check_written, hash_of, sync_folder, take_name, write_at
 from trnt.errors import TrntError
 
 MEMORY = 512 << 20  # default budget for buffers, in bytes
@@ -218,7 +218,8 @@ def _one(work: Work, item: Item) -> None:
         return
     known = work.manifest.records.get((item.target.name, item.first))
     handle = work.handles[item.file]
-    if known is not None and hash_of(handle, known, work.piece) == known.sha256:
+    there = known is not None and (known.file, known.offset) == (item.file, item.data_offset)
+    if known is not None and there and hash_of(handle, known, work.piece) == known.sha256:
         work.count(item.target.nbytes)
         return
     written, read = hashlib.sha256(), hashlib.sha256()

@@ -9,7 +9,7 @@ from trnt import console
 from trnt.checkpoint import mapping
 from trnt.checkpoint.dcp import DcpSource
 from trnt.checkpoint.dtypes import FLOATS, size_of
-from trnt.checkpoint.source import Info, Source, pieces, refuse
+from trnt.checkpoint.source import PIECE, Info, Source, pieces, refuse
 from trnt.errors import TrntError
 from trnt.models.registry import ModelEntry
 
@@ -17,7 +17,6 @@ from trnt.models.registry import ModelEntry
 COMPUTED = re.compile(r".*rotary_emb\.inv_freq")
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 FIX = "check that config.json (or --model, --layers, --experts) belongs to these weights"
-PIECE = 8 << 20
 
 
 def model_tensors(source: Source) -> dict[str, Info]:

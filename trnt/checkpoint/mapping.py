@@ -6,7 +6,6 @@ One list of links is read in both directions, so that a mapping cannot be right 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -73,10 +72,10 @@ def places(entry: ModelEntry, kind: str, names: Iterable[str]) -> dict[Link, tup
     A tied head that the folder does not hold is read from the embedding. Fused experts are known by their names, never
     by a shape: with 2 x moe_intermediate_size = hidden_size both layouts would fit.
     """
-    held = set(names)
-    embedding = next(link for link in links(entry) if link.native == "tok_embeddings.weight")
+    held, all_links = set(names), links(entry)
+    embedding = next(link for link in all_links if link.native == "tok_embeddings.weight")
     found: dict[Link, tuple[str, int]] = {}
-    for link in links(entry):
+    for link in all_links:
         if kind == "dcp":
             found[link] = (link.native, (link.expert or 0) * link.numel)
         elif not link.on_hub:
@@ -98,15 +97,12 @@ def file_shapes(entry: ModelEntry, kind: str, names: Iterable[str]) -> dict[str,
         if not link.on_hub:
             continue
         if link.fused is not None and link.fused[0] in held:
-            parts = len(next(f.parts for f in entry.family.FUSED if _same(f.hf, link.fused[0])))
-            shapes[link.fused[0]] = (entry.size.num_experts, parts * link.shape[0], *link.shape[1:])
+            if link.expert == 0:  # its parts, one after the other
+                rows = shapes.get(link.fused[0], (0, 0))[1] + link.shape[0]
+                shapes[link.fused[0]] = (entry.size.num_experts, rows, *link.shape[1:])
         else:
             shapes[link.hf] = link.shape
     return shapes
-
-
-def _same(pattern: str, name: str) -> bool:
-    return bool(re.fullmatch(re.escape(pattern).replace(r"\{layer\}", r"\d+"), name))
 
 
 def native_shapes(entry: ModelEntry) -> dict[str, tuple[int, ...]]:

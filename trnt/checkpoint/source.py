@@ -18,6 +18,7 @@ from typing import Any
 from trnt.checkpoint.dtypes import size_of
 from trnt.errors import TrntError
 
+PIECE = 8 << 20  # bytes read at once: what is read, cast and hashed stays in the cache
 LISTED = 40  # problems named in one error
 
 

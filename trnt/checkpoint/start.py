@@ -19,11 +19,9 @@ from trnt import console
 from trnt.checkpoint import mapping
 from trnt.checkpoint.dtypes import size_of, torch_dtype
 from trnt.checkpoint.mapping import Link
-from trnt.checkpoint.source import Source, pieces
+from trnt.checkpoint.source import PIECE, Source, pieces
 from trnt.errors import TrntError
 from trnt.models.registry import ModelEntry
-
-PIECE = 8 << 20  # bytes read at once
 
 
 @torch.no_grad()

@@ -16,8 +16,8 @@ from typing import Any
 from trnt import console
 from trnt.checkpoint import manifest, mapping
 from trnt.checkpoint.dtypes import FLOATS, size_of, torch_dtype
-from trnt.checkpoint.source import Source, pieces
-from trnt.checkpoint.written import PIECE, WORKERS, check_written
+from trnt.checkpoint.source import PIECE, Source, pieces
+from trnt.checkpoint.written import WORKERS, check_written
 from trnt.errors import TrntError
 from trnt.models.registry import ModelEntry
 

@@ -12,10 +12,9 @@ from typing import Any
 from trnt import console
 from trnt.checkpoint.manifest import Record
 from trnt.checkpoint.safe import read_at
-from trnt.checkpoint.source import pieces
+from trnt.checkpoint.source import PIECE, pieces
 from trnt.errors import TrntError
 
-PIECE = 8 << 20  # bytes read at once: what is read, cast and hashed stays in the cache
 WORKERS = min(8, os.cpu_count() or 1)
 
 
