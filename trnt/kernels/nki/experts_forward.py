@@ -1,0 +1,244 @@
+"""SwiGLU experts over blocks of tokens, dropless: the forward kernel.
+
+    out[t] = sum over k of affinity[t, k] * expert[ids[t, k]](x[t])
+    expert(x) = h W2^T + b2,   h = silu(x W1^T) * (x W3^T)                                         act "silu"
+    h = g sigmoid(1.702 g) (u + 1),  g = min(x W1^T + b1, 7),  u = clamp(x W3^T + b3, -7, 7)       act "clamped"
+
+Layout. x_TD tokens; w1_EFD, w3_EFD (F, D) and w2_EDF (D, F) per expert as torchtitan has them (`interleaved`: w1 holds
+gate and up in alternating rows, as GPT-OSS does, and w3 is not used). Blocks of B rows in the order of experts, at
+least one per expert (`layout.py`): token_NB the token of each row, T for padding; affinity_NB fp32, 0 for padding;
+bounds_E3 the blocks of expert e: first, first + 1, end; position_TK the row (of N x B) of each choice of each token.
+
+Per expert: weights into SBUF with the contraction on the partitions (DMA transpose), the next expert's while this one
+computes where two fit. Per block: gather and transpose x; gate and up as [F 128, B] in PSUM; h^T [F, B] is at once the
+stationary operand of the down product [tokens 128, D 512], which the affinity scales on its way out of PSUM. Rows go to
+HBM; then each token adds up its K rows: gathers in a fixed order in place of a scatter-add, so no row has two writers.
+
+Limits: B 128, 256 or 512; D and F any (the last tile of 128 may be shorter); K <= 8 not needed here; bf16 or fp32.
+SBUF per partition, s bytes an element: D s (rows) + 2 ceil(D/128) B s (x^T, its rows arriving) + ceil(F/128) B s (h^T)
++ 2 ceil(F/128) B s (saved) + 12 B (activation) + D s (out) + weights 2 ceil(D/128) F s + ceil(F/128) D s where they
+fit, else in chunks. PSUM: 2 banks gate and up, 1 transposes, 1 down, doubled by the compiler to 8.
+Saved for the backward: gate and up before the activation, [N, 128, 2, F/128, B], as SBUF holds them.
+"""
+
+from __future__ import annotations
+
+from trnt.kernels.nki.api import nisa, nki, nl
+from trnt.kernels.nki.tiles import (
+    COLUMNS,
+    SLACK,
+    P,
+    add_up,
+    expert_rows,
+    gather_rows,
+    load_bias,
+    load_column,
+    load_transposed,
+    parts,
+    transpose_rows,
+    width_that_fits,
+)
+
+ALPHA = 1.702  # gelu_apprx_sigmoid's factor, which is GPT-OSS's too
+
+
+def room_for_weights(D, F, B, size, save):  # type: ignore[no-untyped-def]
+    """Bytes per partition left for weights beside one block's activations."""
+    nD, nF = (D + P - 1) // P, (F + P - 1) // P
+    saved = 2 * nF * B * size if save else 0
+    block = 2 * D * size + nD * B * size + nF * B * size + saved + 3 * 4 * B + D * size
+    combine = D * 4 + D * size  # another phase, never at the same time
+    return nl.tile_size.sbuf_fmax_bytes - SLACK - max(block, combine)
+
+
+def activate(h, gate, up, bias_gate, bias_up, act, limit, has_bias):  # type: ignore[no-untyped-def]
+    """h [f, B] from gate and up in PSUM."""
+    shape = (h.shape[0], h.shape[1])
+    if act == "silu":
+        s = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+        if has_bias:
+            nisa.activation(dst=s, op=nl.silu, data=gate, bias=bias_gate)
+            nisa.scalar_tensor_tensor(dst=h, data=up, op0=nl.add, operand0=bias_up, op1=nl.multiply, operand1=s)
+        else:
+            nisa.activation(dst=s, op=nl.silu, data=gate)
+            nisa.tensor_tensor(dst=h, data1=up, data2=s, op=nl.multiply)
+        return
+    g = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+    u = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+    if has_bias:
+        nisa.tensor_scalar(dst=g, data=gate, op0=nl.add, operand0=bias_gate, op1=nl.minimum, operand1=limit)
+        nisa.tensor_scalar(dst=u, data=up, op0=nl.add, operand0=bias_up, op1=nl.minimum, operand1=limit)
+    else:
+        nisa.tensor_scalar(dst=g, data=gate, op0=nl.minimum, operand0=limit)
+        nisa.tensor_scalar(dst=u, data=up, op0=nl.minimum, operand0=limit)
+    nisa.tensor_scalar(dst=u, data=u, op0=nl.maximum, operand0=-limit, op1=nl.add, operand1=1.0)
+    nisa.activation(dst=g, op=nl.gelu_apprx_sigmoid, data=g)
+    nisa.tensor_tensor(dst=h, data1=g, data2=u, op=nl.multiply)
+
+
+def keep(saved, value, bias, act, limit, has_bias, below):  # type: ignore[no-untyped-def]
+    """What the backward needs of gate or up [f, B]: the value with its bias, on its own side of the clamp.
+
+    Rounding to bf16 may put a value just outside the limit onto it, and the backward would think it inside: what is
+    outside is moved away by 1 (the backward asks only on which side it is). below: up has a lower limit, gate has none.
+    """
+    if act == "silu" and has_bias:
+        nisa.tensor_scalar(dst=saved, data=value, op0=nl.add, operand0=bias)
+        return
+    if act == "silu":
+        nisa.tensor_copy(dst=saved, src=value)
+        return
+    exact = nl.ndarray((saved.shape[0], saved.shape[1]), dtype=nl.float32, buffer=nl.sbuf)
+    outside = nl.ndarray((saved.shape[0], saved.shape[1]), dtype=nl.float32, buffer=nl.sbuf)
+    if has_bias:
+        nisa.tensor_scalar(dst=exact, data=value, op0=nl.add, operand0=bias)
+    else:
+        nisa.tensor_copy(dst=exact, src=value)
+    nisa.tensor_scalar(dst=outside, data=exact, op0=nl.greater, operand0=limit)
+    nisa.tensor_tensor(dst=saved, data1=exact, data2=outside, op=nl.add)
+    if below:
+        nisa.tensor_scalar(dst=outside, data=exact, op0=nl.less, operand0=-limit)
+        nisa.tensor_tensor(dst=saved, data1=saved, data2=outside, op=nl.subtract)
+
+
+@nki.jit
+def experts_forward(
+    x_TD,
+    token_NB,
+    affinity_NB,
+    bounds_E3,
+    position_TK,
+    w1_EFD,
+    w2_EDF,
+    w3_EFD,
+    b1_EF=None,
+    b2_ED=None,
+    b3_EF=None,
+    act="silu",
+    limit=7.0,
+    interleaved=False,
+    has_bias=False,
+    save=True,
+):  # type: ignore[no-untyped-def]
+    """out_TD in x's dtype, and saved_NP2fB for the backward (None without `save`)."""
+    T, D = x_TD.shape
+    N, B = token_NB.shape
+    E, F = w2_EDF.shape[0], w2_EDF.shape[2]
+    dtype = x_TD.dtype
+    size = 2 if dtype == nl.bfloat16 else 4
+    nD, nF = (D + P - 1) // P, (F + P - 1) // P
+    assert B in (128, 256, 512), "blocks are of 128, 256 or 512 rows"
+    assert nl.num_programs() == 1, "one physical core: set NEURON_LOGICAL_NC_CONFIG=1"
+    step, first_up = (2, 1) if interleaved else (1, 0)
+
+    room = room_for_weights(D, F, B, size, save)
+    weights = (2 * nD * F + nF * D) * size
+    resident = weights <= room
+    ahead = 2 * weights <= room
+    FC = F if resident else width_that_fits(room, 2 * nD * size, P, F)
+    DC = D if resident else width_that_fits(room, nF * size, P, D)
+    assert FC > 0 and DC > 0, "a block's activations leave no room for weights: take a smaller block"
+
+    out_TD = nl.ndarray((T, D), dtype=dtype, buffer=nl.shared_hbm)
+    rows_NBD = nl.ndarray((N, B, D), dtype=dtype, buffer=nl.private_hbm)
+    saved_NP2fB = None
+    if save:
+        saved_NP2fB = nl.ndarray((N, P, 2, nF, B), dtype=dtype, buffer=nl.shared_hbm)
+    ones = nl.ndarray((1, P), dtype=dtype, buffer=nl.sbuf)
+    nisa.memset(dst=ones, value=1.0)
+
+    def gate_up(e, first, width):
+        gate = nl.ndarray((P, nD, width), dtype=dtype, buffer=nl.sbuf)
+        up = nl.ndarray((P, nD, width), dtype=dtype, buffer=nl.sbuf)
+        load_transposed(gate, expert_rows(w1_EFD, e, F, 0, step), first, width)
+        load_transposed(up, expert_rows(w1_EFD if interleaved else w3_EFD, e, F, first_up, step), first, width)
+        return gate, up
+
+    def down(e, first, width):
+        tile = nl.ndarray((P, nF, width), dtype=dtype, buffer=nl.sbuf)
+        load_transposed(tile, w2_EDF[e], first, width)
+        return tile
+
+    def load(e):
+        return gate_up(e, 0, F), down(e, 0, D)
+
+    def biases(e):
+        gate = load_bias(expert_rows(b1_EF, e, F, 0, step), F, nl.float32)
+        up = load_bias(expert_rows(b1_EF if interleaved else b3_EF, e, F, first_up, step), F, nl.float32)
+        out = nl.ndarray((1, D), dtype=dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=out, src=b2_ED[e : e + 1, :])
+        return gate, up, out
+
+    def block(i, e, kept, bias):
+        xT = nl.ndarray((P, nD, B), dtype=dtype, buffer=nl.sbuf)
+        for t in range(B // P):
+            transpose_rows(xT, gather_rows(x_TD, load_column(token_NB, i, t, nl.int32), dtype), t * P)
+        hT = nl.ndarray((P, nF, B), dtype=dtype, buffer=nl.sbuf)
+        if save:
+            saved = nl.ndarray((P, 2, nF, B), dtype=dtype, buffer=nl.sbuf)
+            if F % P > 0:
+                nisa.memset(dst=saved[:, :, nF - 1, :], value=0.0)
+        for _, f0, width in parts(F, FC):
+            gate, up = kept[0] if resident else gate_up(e, f0, width)
+            for j, at, height in parts(width, P):
+                f = f0 // P + j
+                g = nl.ndarray((height, B), dtype=nl.float32, buffer=nl.psum)
+                u = nl.ndarray((height, B), dtype=nl.float32, buffer=nl.psum)
+                for pair in ((g, gate), (u, up)):
+                    for k, _, depth in parts(D, P):
+                        nisa.nc_matmul(
+                            dst=pair[0],
+                            stationary=pair[1][0:depth, k, at : at + height],
+                            moving=xT[0:depth, k, :],
+                            accumulate=k > 0,
+                        )
+                bg = bias[0][0:height, f : f + 1] if has_bias else None
+                bu = bias[1][0:height, f : f + 1] if has_bias else None
+                if save:
+                    keep(saved[0:height, 0, f, :], g, bg, act, limit, has_bias, False)
+                    keep(saved[0:height, 1, f, :], u, bu, act, limit, has_bias, True)
+                activate(hT[0:height, f, :], g, u, bg, bu, act, limit, has_bias)
+        if save:
+            whole = saved_NP2fB.ap(pattern=[[2 * nF * B, P], [1, 2 * nF * B]], scalar_offset=i, indirect_dim=0)
+            nisa.dma_copy(dst=whole, src=saved)
+        for _, d0, width in parts(D, DC):
+            wd = kept[1] if resident else down(e, d0, width)
+            for t in range(B // P):
+                affinity = load_column(affinity_NB, i, t, nl.float32)
+                out = nl.ndarray((P, width), dtype=dtype, buffer=nl.sbuf)
+                for _, at, n in parts(width, COLUMNS):
+                    y = nl.ndarray((P, n), dtype=nl.float32, buffer=nl.psum)
+                    for f, _, height in parts(F, P):
+                        nisa.nc_matmul(
+                            dst=y,
+                            stationary=hT[0:height, f, t * P : (t + 1) * P],
+                            moving=wd[0:height, f, at : at + n],
+                            accumulate=f > 0,
+                        )
+                    if has_bias:
+                        b2 = bias[2][:, d0 + at : d0 + at + n]
+                        nisa.nc_matmul(dst=y, stationary=ones, moving=b2, accumulate=True)
+                    nisa.activation(dst=out[:, at : at + n], op=nl.copy, data=y, scale=affinity)
+                row = rows_NBD.ap(
+                    pattern=[[D, P], [1, width]], offset=t * P * D + d0, scalar_offset=i, indirect_dim=0
+                )
+                nisa.dma_copy(dst=row, src=out)
+
+    coming = load(0) if resident else None
+    for e in range(E):
+        kept = coming
+        if resident and ahead and e + 1 < E:
+            coming = load(e + 1)
+        bias = biases(e) if has_bias else None
+        begin, end = nisa.register_alloc(), nisa.register_alloc()
+        nisa.register_load(begin, bounds_E3[e : e + 1, 0])
+        nisa.register_load(end, bounds_E3[e : e + 1, 2])
+
+        def body(i):
+            block(i, e, kept, bias)  # noqa: B023
+
+        nl.fori_loop(begin, end, body)
+        if resident and not ahead and e + 1 < E:
+            coming = load(e + 1)
+    add_up(out_TD, rows_NBD.reshape((N * B, D)), position_TK)
+    return out_TD, saved_NP2fB

@@ -1,0 +1,108 @@
+"""What the kernels share: sizes, gathers, transposes, and adding up the rows of a token. Plain functions, inlined.
+
+P = 128 partitions. An expert's tokens come in blocks of B = 128, 256 or 512 rows; rows beyond an expert's last token
+are padding, whose token number is T: their gather is skipped and leaves zeros.
+"""
+
+from __future__ import annotations
+
+from trnt.kernels.nki.api import nisa, nl
+
+P = 128
+COLUMNS = 512  # fp32 columns of one PSUM bank, and the widest moving operand
+SLACK = 12288  # bytes of each partition left for small tiles: indices, affinities, biases
+
+
+def parts(length, step):  # type: ignore[no-untyped-def]
+    """[(number, first, size), ...]: `length` in steps, the last one shorter."""
+    found = []
+    for first in range(0, length, step):
+        found.append((first // step, first, min(step, length - first)))
+    return found
+
+
+def width_that_fits(room, per_column, step, length):  # type: ignore[no-untyped-def]
+    """The most columns, a multiple of `step`, whose two copies (one in use, one arriving) fit `room` bytes."""
+    if length * per_column <= room:
+        return length
+    return min(length, room // (2 * per_column) // step * step)
+
+
+def gather_rows(x_TD, ids_P1, dtype):  # type: ignore[no-untyped-def]
+    """A tile [P, D] with the rows of x that ids name; zeros where the id is T."""
+    D = x_TD.shape[1]
+    rows = nl.ndarray((P, D), dtype=dtype, buffer=nl.sbuf)
+    nisa.memset(dst=rows, value=0.0, engine=nisa.engine.gpsimd)
+    picked = x_TD.ap(pattern=[[D, P], [1, D]], vector_offset=ids_P1, indirect_dim=0)
+    nisa.dma_copy(dst=rows, src=picked, oob_mode=nisa.oob_mode.skip)
+    return rows
+
+
+def load_column(source_NB, block, tile, dtype):  # type: ignore[no-untyped-def]
+    """A tile [P, 1] with the entries of 128 rows of a block: token numbers or affinities."""
+    column = nl.ndarray((P, 1), dtype=dtype, buffer=nl.sbuf)
+    entries = source_NB.ap(pattern=[[1, P], [1, 1]], offset=tile * P, scalar_offset=block, indirect_dim=0)
+    nisa.dma_copy(dst=column, src=entries)
+    return column
+
+
+def transpose_rows(dst_PkB, rows_PD, first):  # type: ignore[no-untyped-def]
+    """dst[:, k, first:first+P] = the k-th 128 columns of rows, transposed, four to a PSUM bank."""
+    D = rows_PD.shape[1]
+    for _, begin, size in parts(D, 4 * P):
+        bank = nl.ndarray((P, 4, P), dtype=rows_PD.dtype, buffer=nl.psum)
+        full = size // P
+        for j, at, width in parts(size, P):
+            nisa.nc_transpose(dst=bank[0:width, j, :], data=rows_PD[:, begin + at : begin + at + width])
+        k = begin // P
+        if full > 0:
+            nisa.tensor_copy(dst=dst_PkB[:, k : k + full, first : first + P], src=bank[:, 0:full, :])
+        if size % P > 0:
+            rest = size % P
+            nisa.tensor_copy(dst=dst_PkB[0:rest, k + full, first : first + P], src=bank[0:rest, full, :])
+
+
+def add_up(out_TD, rows_ND, position_TK):  # type: ignore[no-untyped-def]
+    """out[t] = the sum over k of rows[position[t, k]], in fp32, in the order of k: no two writers, no scatter."""
+    T, K = position_TK.shape
+    D = out_TD.shape[1]
+    for _, begin, size in parts(T, P):
+        where = nl.ndarray((size, K), dtype=nl.int32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=where, src=position_TK[begin : begin + size, :])
+        total = nl.ndarray((size, D), dtype=nl.float32, buffer=nl.sbuf)
+        for k in range(K):
+            row = rows_ND.ap(pattern=[[D, size], [1, D]], vector_offset=where[:, k : k + 1], indirect_dim=0)
+            if k == 0:
+                nisa.dma_copy(dst=total, src=row)
+            else:
+                nisa.dma_compute(dst=total, srcs=[total, row], reduce_op=nl.add)
+        result = nl.ndarray((size, D), dtype=out_TD.dtype, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=result, src=total)
+        nisa.dma_copy(dst=out_TD[begin : begin + size, :], src=result)
+
+
+def expert_rows(w_EFD, expert, F, first, step):  # type: ignore[no-untyped-def]
+    """[F, ...] of one expert: rows first, first + step, ... (step 2: gate and up interleaved, as GPT-OSS has them)."""
+    return w_EFD[expert].slice(0, first, first + (F - 1) * step + 1, step)
+
+
+def load_wide(dst_PkC, source, begin, size):  # type: ignore[no-untyped-def]
+    """dst[p, k, c] = source[128 k + p, begin + c]: rows on the partitions, `size` columns of each."""
+    for k, at, height in parts(source.shape[0], P):
+        nisa.dma_copy(dst=dst_PkC[0:height, k, 0:size], src=source[at : at + height, begin : begin + size])
+
+
+def load_transposed(dst_PkC, source, begin, size):  # type: ignore[no-untyped-def]
+    """dst[p, k, c] = source[begin + c, 128 k + p]: columns on the partitions, by DMA transpose."""
+    for k, at, height in parts(source.shape[1], P):
+        nisa.dma_transpose(
+            dst=dst_PkC[0:height, k, 0:size], src=source[begin : begin + size, at : at + height], axes=(1, 0)
+        )
+
+
+def load_bias(bias, F, dtype):  # type: ignore[no-untyped-def]
+    """A tile [P, F / 128] of float32 with bias[128 f + p], from a row of F numbers in HBM."""
+    tile = nl.ndarray((P, (F + P - 1) // P), dtype=dtype, buffer=nl.sbuf)
+    for f, at, height in parts(F, P):
+        nisa.dma_copy(dst=tile[0:height, f : f + 1], src=bias[at : at + height].expand_dim(1))
+    return tile
