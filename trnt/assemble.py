@@ -56,7 +56,7 @@ def assemble(ready: Ready, start: Start, choice: Choice) -> Trainer.Config:
     """
     settings, entry, tokens, kind = ready.settings, ready.entry, ready.tokens, ready.kind
     spec = entry.family.titan_spec(entry.name, entry.size, parallelize_fn=parallelize)
-    swap(spec.model, moe_balance=settings["moe_balance"])
+    swap(spec.model, moe_balance=settings["moe_balance"], kernels=ready.kernels.name)
     config = Trainer.Config(
         model_spec=spec,
         hf_assets_path=str(tokens.tokenizer_path),

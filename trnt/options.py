@@ -232,6 +232,14 @@ OPTIONS: tuple[Option, ...] = (
         "compile", str, "none", one_of("none", "inductor", "neuron"), "Machine", "Compile each block with torch.compile"
     ),
     Option(
+        "kernels",
+        str,
+        "auto",
+        one_of("auto", "torch", "nki", "nki-sim"),
+        "Machine",
+        "What computes routing and experts: auto (nki on Neuron, else torch); nki-sim interprets the NKI kernels on CPU",
+    ),
+    Option(
         "memory",
         str,
         "auto",

@@ -8,6 +8,7 @@ from typing import Any
 from trnt import device
 from trnt.config import Settings
 from trnt.errors import UsageError
+from trnt.kernels.choose import Kernels, choose
 from trnt.models import registry
 from trnt.models.registry import ModelEntry
 
@@ -23,6 +24,8 @@ class Ready:
     precision: str
     start: Any = None
     """The weights that a new run starts from (`opening.Opened`), None for random ones."""
+    kernels: Kernels = Kernels("torch", "")
+    """What computes routing and experts."""
 
 
 def prepare(settings: Settings) -> Ready:
@@ -56,7 +59,8 @@ def prepare(settings: Settings) -> Ready:
     check_vocabulary(tokens, entry.size.vocab_size, entry.name)
     kind = device.ensure(settings["device"])
     precision = settings["precision"] or ("fp32" if kind == "cpu" else "mixed")
-    return Ready(settings, entry, tokens, kind, precision, opened)
+    kernels = choose(settings["kernels"], kind, entry.size.num_experts, entry.size.top_k)
+    return Ready(settings, entry, tokens, kind, precision, opened, kernels)
 
 
 def starting_weights(settings: Settings) -> Any:

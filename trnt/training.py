@@ -94,10 +94,16 @@ def dry_run(settings: Settings, *, as_json: bool) -> None:
     plan = plan_of(ready)
     if as_json:
         console.result_json(
-            {"model": ready.entry.name, "device": ready.kind, "precision": ready.precision, "plan": plan.to_dict()}
+            {
+                "model": ready.entry.name,
+                "device": ready.kind,
+                "precision": ready.precision,
+                "kernels": ready.kernels.name,
+                "plan": plan.to_dict(),
+            }
         )
     else:
-        console.result("\n".join(filter(None, (describe(ready), plan.chosen, render(plan)))))
+        console.result("\n".join(filter(None, (describe(ready), plan.chosen, ready.kernels.why, render(plan)))))
 
 
 def describe(ready: Ready) -> str:
@@ -131,8 +137,8 @@ def train(settings: Settings, *, as_json: bool) -> int:
     runs.check_writable(start.out, 2 * plan.checkpoint_bytes)
     write_run(ready, start, tree, plan.choice)
     console.note(describe(ready))
-    if plan.chosen:
-        console.note(plan.chosen)
+    for line in filter(None, (plan.chosen, ready.kernels.why)):
+        console.note(line)
     console.note(f"run folder: {start.out}")
     trainer = launch.run(tree)
     summary = summarise(ready, start, plan, trainer)
@@ -218,6 +224,7 @@ def summarise(ready: Ready, start: runs.Start, plan: Any, trainer: Any) -> dict[
         "model": ready.entry.name,
         "device": ready.kind,
         "precision": ready.precision,
+        "kernels": ready.kernels.name,
         "params_total": plan.params_total,
         "params_active": plan.params_active,
         "step": trainer.step,

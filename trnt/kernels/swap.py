@@ -24,25 +24,38 @@ AUX_COEFF = 1e-3  # router_aux_loss_coef of the published Qwen3 configs
 BIAS_COEFF = 1e-3  # torchtitan's default step of the balance bias
 
 
-def swap(model_config: Any, *, moe_balance: str = "none") -> None:
+def swap(model_config: Any, *, moe_balance: str = "none", kernels: str = "torch") -> None:
     """Edit a `Decoder.Config` in place: attention, experts, linear layers by ours, expert balance as asked.
 
+    kernels: torch, or nki and nki-sim, which share their modules: where the tensors are decides.
     moe_balance: none; bias (torchtitan's loss-free bias, which a Hugging Face export cannot carry); aux (a loss term).
     """
     for layer in model_config.layers:
         layer.attention.inner_attention = DocumentAttention.Config()
         if layer.moe is None:
             continue
-        routed = layer.moe.routed_experts = derive(layer.moe.routed_experts, CpuRoutedExperts.Config)
-        routed.inner_experts = derive(routed.inner_experts, Experts.Config)
+        routed_type, experts_type, router_type = parts_of(kernels)
+        routed = layer.moe.routed_experts = derive(layer.moe.routed_experts, routed_type)
+        routed.inner_experts = derive(routed.inner_experts, experts_type)
         routed.token_dispatcher = derive(routed.token_dispatcher, Dispatcher.Config)
         layer.moe.load_balance_coeff = BIAS_COEFF if moe_balance == "bias" else None
         if moe_balance == "aux":
-            layer.moe.router = derive(layer.moe.router, Router.Config, aux_coeff=AUX_COEFF)
+            layer.moe.router = derive(layer.moe.router, router_type, aux_coeff=AUX_COEFF)
+        elif kernels != "torch":
+            layer.moe.router = derive(layer.moe.router, router_type)
     for theirs, ours in ((TitanLinear.Config, Linear.Config), (TitanEmbedding.Config, Embedding.Config)):
         for _, found, parent, name in list(model_config.traverse(theirs)):
             if type(found) is theirs and isinstance(name, str):
                 setattr(parent, name, derive(found, ours))
+
+
+def parts_of(kernels: str) -> tuple[Any, Any, Any]:
+    """The configs of routed experts, experts and router."""
+    if kernels == "torch":
+        return CpuRoutedExperts.Config, Experts.Config, Router.Config
+    from trnt.kernels.nki import modules
+
+    return modules.NkiRoutedExperts.Config, modules.NkiExperts.Config, modules.NkiRouter.Config
 
 
 def own_gradients(model: Any, dtype: Any = None, *, sparse: bool = False) -> list[Any]:
