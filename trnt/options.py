@@ -237,7 +237,7 @@ OPTIONS: tuple[Option, ...] = (
         "auto",
         one_of("auto", "torch", "nki", "nki-sim"),
         "Machine",
-        "What computes routing and experts: auto (nki on Neuron, else torch); nki-sim interprets the NKI kernels on CPU",
+        "What computes routing and experts: auto (nki on Neuron, else torch), or nki-sim: NKI's source on CPU",
     ),
     Option(
         "memory",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trnt import device
@@ -24,7 +24,7 @@ class Ready:
     precision: str
     start: Any = None
     """The weights that a new run starts from (`opening.Opened`), None for random ones."""
-    kernels: Kernels = Kernels("torch", "")
+    kernels: Kernels = field(default_factory=lambda: Kernels("torch", ""))
     """What computes routing and experts."""
 
 

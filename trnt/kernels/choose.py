@@ -51,7 +51,9 @@ def choose(asked: str, kind: str, num_experts: int, top_k: int) -> Kernels:
         return Kernels("nki-sim", "kernels: NKI's own source for routing and experts, interpreted: to check, not fast")
     if asked == "auto" and kind == "neuron" and has_nki():
         return Kernels("nki", "kernels: nki for routing and experts, as NKI is installed (not run on hardware)")
-    because = "as asked" if asked == "torch" else "written for it" if kind == "cpu" else f"NKI is for Neuron, not {kind}"
+    because = (
+        "as asked" if asked == "torch" else "written for it" if kind == "cpu" else f"NKI is for Neuron, not {kind}"
+    )
     if asked == "auto" and kind == "neuron":
         because = "the packages nki and torch-neuronx are not installed"
     return Kernels("torch", f"kernels: torch on {kind}, {because}")

@@ -20,7 +20,7 @@ class Core:
     sbuf_bytes: int
     """State buffer per partition, as the guides print it."""
     sbuf_usable: int
-    """What a kernel may hold: trn2's 212,464 is what the vendor's own backward kernel allocates; the others by ratio."""
+    """What a kernel may hold: on trn2 212,464, what the vendor's own backward kernel allocates; elsewhere assumed."""
     partitions: int = 128
     psum_banks: int = 8
     psum_bank_bytes: int = 2 * KIB

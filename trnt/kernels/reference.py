@@ -42,3 +42,71 @@ def cross_entropy(logits_TV: torch.Tensor, labels_T: torch.Tensor) -> torch.Tens
     keep = labels_T != -100
     log_probabilities = logits_TV.log_softmax(-1)
     return -log_probabilities[keep, labels_T[keep]].sum()
+
+
+def routed_experts(
+    x_TD: torch.Tensor,
+    scores_TK: torch.Tensor,
+    ids_TK: torch.Tensor,
+    w1_EFD: torch.Tensor,
+    w2_EDF: torch.Tensor,
+    w3_EFD: torch.Tensor,
+    b1_EF: torch.Tensor | None = None,
+    b2_ED: torch.Tensor | None = None,
+    b3_EF: torch.Tensor | None = None,
+    *,
+    act: str = "silu",
+    limit: float = 7.0,
+) -> torch.Tensor:
+    """(T, D): the sum over k of scores[t, k] * expert[ids[t, k]](x[t]), differentiable in all but ids.
+
+    act "silu": h = silu(g) u. "clamped", GPT-OSS's (transformers' GptOssExperts): g at most `limit`, u within +-limit,
+    h = g sigmoid(1.702 g) (u + 1).
+    """
+    out_TD = torch.zeros_like(x_TD)
+    for k in range(ids_TK.shape[1]):
+        for e in range(len(w2_EDF)):
+            rows = (ids_TK[:, k] == e).nonzero()[:, 0]
+            g, u = x_TD[rows] @ w1_EFD[e].T, x_TD[rows] @ w3_EFD[e].T
+            if b1_EF is not None and b3_EF is not None:
+                g, u = g + b1_EF[e], u + b3_EF[e]
+            if act == "silu":
+                h = F.silu(g) * u
+            else:
+                g, u = g.clamp(max=limit), u.clamp(-limit, limit)
+                h = g * torch.sigmoid(1.702 * g) * (u + 1)
+            y = h @ w2_EDF[e].T
+            y = y if b2_ED is None else y + b2_ED[e]
+            out_TD = out_TD.index_add(0, rows, scores_TK[rows, k, None] * y)
+    return out_TD
+
+
+def route(
+    logits_TE: torch.Tensor,
+    top_k: int,
+    *,
+    score: str = "softmax",
+    normalise: bool = True,
+    scale: float = 1.0,
+    bias_E: torch.Tensor | None = None,
+    groups: int = 0,
+    limited: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(affinities, ids), (T, K), largest first; equal scores: the lower index, as the hardware finds it.
+
+    bias_E and groups shift only the choice (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
+    """
+    scores_TE = {"softmax": logits_TE.softmax(-1), "sigmoid": logits_TE.sigmoid(), "softmax_topk": logits_TE}[score]
+    choice_TE = scores_TE if bias_E is None else scores_TE + bias_E
+    if groups > 1:
+        grouped = choice_TE.unflatten(-1, (groups, -1))
+        best = grouped.sort(-1, descending=True).values[..., :2].sum(-1).sort(-1, descending=True, stable=True).indices
+        kept = torch.zeros(grouped.shape[:-1], dtype=torch.bool).scatter(-1, best[:, :limited], True)
+        choice_TE = grouped.masked_fill(~kept[..., None], float("-inf")).flatten(-2)
+    ids_TK = choice_TE.sort(-1, descending=True, stable=True).indices[:, :top_k]
+    affinity_TK = scores_TE.gather(-1, ids_TK)
+    if score == "softmax_topk":
+        affinity_TK = affinity_TK.softmax(-1)
+    elif normalise:
+        affinity_TK = affinity_TK / (affinity_TK.sum(-1, keepdim=True) + 1e-20)
+    return affinity_TK * scale, ids_TK

@@ -39,14 +39,14 @@ from trnt.kernels.nki.tiles import (
 )
 
 
-def room_for_weights(D, F, B, size):  # type: ignore[no-untyped-def]
+def room_for_weights(D, F, B, size):
     """Bytes per partition left for weights beside one block's activations."""
     nD, nF, n = (D + P - 1) // P, (F + P - 1) // P, B // P
     block = 2 * n * D * size + nD * B * size + 5 * nF * B * size + 3 * n * F * size + 28 * B + 4 * max(D, F)
     return nl.tile_size.sbuf_fmax_bytes - SLACK - max(block, D * (4 + size))
 
 
-def derivatives(hT, dg, du, phT, g, u, p, affinity, act, limit):  # type: ignore[no-untyped-def]
+def derivatives(hT, dg, du, phT, g, u, p, affinity, act, limit):
     """h, p h, dg and du, all [f, B], from the saved g and u, p in PSUM and the affinities [f, B]."""
     shape = (hT.shape[0], hT.shape[1])
     slope = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
@@ -80,7 +80,7 @@ def derivatives(hT, dg, du, phT, g, u, p, affinity, act, limit):  # type: ignore
     nisa.tensor_tensor(dst=du, data1=dh, data2=value, op=nl.multiply)
 
 
-def put(target, tile, adding):  # type: ignore[no-untyped-def]
+def put(target, tile, adding):
     """A weight gradient's part in HBM: written by the first block, added to by the others."""
     if adding:
         nisa.dma_compute(dst=target, srcs=[target, tile], reduce_op=nl.add)
@@ -105,7 +105,7 @@ def experts_backward(
     limit=7.0,
     interleaved=False,
     has_bias=False,
-):  # type: ignore[no-untyped-def]
+):
     """(dx_TD in x's dtype; affinity gradient (N, B), dw1, dw2, dw3 and, with biases, db1, db2, db3, all fp32).
 
     Interleaved: dw1 and db1 hold both, and dw3 and db3 are not returned.
@@ -124,7 +124,7 @@ def experts_backward(
     resident = (nD * F + 2 * nF * D) * size <= room
     FC = F if resident else width_that_fits(room, nD * size, P, F)
     DC = D if resident else width_that_fits(room, 2 * nF * size, P, D)
-    assert FC > 0 and DC > 0, "a block's activations leave no room for weights: take a smaller block"
+    assert min(FC, DC) > 0, "a block's activations leave no room for weights: take a smaller block"
 
     dx_TD = nl.ndarray((T, D), dtype=dtype, buffer=nl.shared_hbm)
     rows_NBD = nl.ndarray((N, B, D), dtype=dtype, buffer=nl.private_hbm)
@@ -178,9 +178,7 @@ def experts_backward(
             affinities.append(load_column(affinity_NB, i, t, nl.float32))
             transpose_rows(dyT, dys[t], t * P)
         wide = nl.ndarray((P, B), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.dma_copy(
-            dst=wide, src=affinity_NB.ap(pattern=[[0, P], [1, B]], scalar_offset=i, indirect_dim=0)
-        )
+        nisa.dma_copy(dst=wide, src=affinity_NB.ap(pattern=[[0, P], [1, B]], scalar_offset=i, indirect_dim=0))
         saved = nl.ndarray((P, 2, nF, B), dtype=dtype, buffer=nl.sbuf)
         whole = saved_NP2fB.ap(pattern=[[2 * nF * B, P], [1, 2 * nF * B]], scalar_offset=i, indirect_dim=0)
         nisa.dma_copy(dst=saved, src=whole)
@@ -255,9 +253,7 @@ def experts_backward(
                             dst=sums, stationary=second, moving=w3[0:height, f, at : at + n], accumulate=True
                         )
                     nisa.tensor_copy(dst=dx[:, at : at + n], src=sums)
-                row = rows_NBD.ap(
-                    pattern=[[D, P], [1, width]], offset=t * P * D + d0, scalar_offset=i, indirect_dim=0
-                )
+                row = rows_NBD.ap(pattern=[[D, P], [1, width]], offset=t * P * D + d0, scalar_offset=i, indirect_dim=0)
                 nisa.dma_copy(dst=row, src=dx)
         weight_gradients(expert_rows(dw1, e, F, 0, step), dgs, xs, F, D, adding)
         weight_gradients(expert_rows(dw3, e, F, first_up, step), dus, xs, F, D, adding)
@@ -284,7 +280,7 @@ def experts_backward(
         block(begin, e, kept, False)
 
         def body(i):
-            block(i, e, kept, True)  # noqa: B023
+            block(i, e, kept, True)
 
         nl.fori_loop(second, end, body)
     add_up(dx_TD, rows_NBD.reshape((N * B, D)), position_TK)

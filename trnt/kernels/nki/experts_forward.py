@@ -42,7 +42,7 @@ from trnt.kernels.nki.tiles import (
 ALPHA = 1.702  # gelu_apprx_sigmoid's factor, which is GPT-OSS's too
 
 
-def room_for_weights(D, F, B, size, save):  # type: ignore[no-untyped-def]
+def room_for_weights(D, F, B, size, save):
     """Bytes per partition left for weights beside one block's activations."""
     nD, nF = (D + P - 1) // P, (F + P - 1) // P
     saved = 2 * nF * B * size if save else 0
@@ -51,7 +51,7 @@ def room_for_weights(D, F, B, size, save):  # type: ignore[no-untyped-def]
     return nl.tile_size.sbuf_fmax_bytes - SLACK - max(block, combine)
 
 
-def activate(h, gate, up, bias_gate, bias_up, act, limit, has_bias):  # type: ignore[no-untyped-def]
+def activate(h, gate, up, bias_gate, bias_up, act, limit, has_bias):
     """h [f, B] from gate and up in PSUM."""
     shape = (h.shape[0], h.shape[1])
     if act == "silu":
@@ -76,7 +76,7 @@ def activate(h, gate, up, bias_gate, bias_up, act, limit, has_bias):  # type: ig
     nisa.tensor_tensor(dst=h, data1=g, data2=u, op=nl.multiply)
 
 
-def keep(saved, value, bias, act, limit, has_bias, below):  # type: ignore[no-untyped-def]
+def keep(saved, value, bias, act, limit, has_bias, below):
     """What the backward needs of gate or up [f, B]: the value with its bias, on its own side of the clamp.
 
     Rounding to bf16 may put a value just outside the limit onto it, and the backward would think it inside: what is
@@ -119,7 +119,7 @@ def experts_forward(
     interleaved=False,
     has_bias=False,
     save=True,
-):  # type: ignore[no-untyped-def]
+):
     """out_TD in x's dtype, and saved_NP2fB for the backward (None without `save`)."""
     T, D = x_TD.shape
     N, B = token_NB.shape
@@ -137,7 +137,7 @@ def experts_forward(
     ahead = 2 * weights <= room
     FC = F if resident else width_that_fits(room, 2 * nD * size, P, F)
     DC = D if resident else width_that_fits(room, nF * size, P, D)
-    assert FC > 0 and DC > 0, "a block's activations leave no room for weights: take a smaller block"
+    assert min(FC, DC) > 0, "a block's activations leave no room for weights: take a smaller block"
 
     out_TD = nl.ndarray((T, D), dtype=dtype, buffer=nl.shared_hbm)
     rows_NBD = nl.ndarray((N, B, D), dtype=dtype, buffer=nl.private_hbm)
@@ -219,9 +219,7 @@ def experts_forward(
                         b2 = bias[2][:, d0 + at : d0 + at + n]
                         nisa.nc_matmul(dst=y, stationary=ones, moving=b2, accumulate=True)
                     nisa.activation(dst=out[:, at : at + n], op=nl.copy, data=y, scale=affinity)
-                row = rows_NBD.ap(
-                    pattern=[[D, P], [1, width]], offset=t * P * D + d0, scalar_offset=i, indirect_dim=0
-                )
+                row = rows_NBD.ap(pattern=[[D, P], [1, width]], offset=t * P * D + d0, scalar_offset=i, indirect_dim=0)
                 nisa.dma_copy(dst=row, src=out)
 
     coming = load(0) if resident else None
@@ -235,7 +233,7 @@ def experts_forward(
         nisa.register_load(end, bounds_E3[e : e + 1, 2])
 
         def body(i):
-            block(i, e, kept, bias)  # noqa: B023
+            block(i, e, kept, bias)
 
         nl.fori_loop(begin, end, body)
         if resident and not ahead and e + 1 < E:

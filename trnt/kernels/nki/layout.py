@@ -14,8 +14,8 @@ BLOCKS = (128, 256, 512)
 
 
 class Layout(NamedTuple):
-    """token_NB: token of each row, T for padding (int32). affinity_NB: fp32, 0 for padding. bounds_E3: int32, the blocks
-    of each expert: first, first + 1, end. position_TK: int32, the row of each choice."""
+    """int32 but for the affinities (fp32). token_NB: the token of each row, T for padding; affinity_NB: 0 for padding;
+    bounds_E3: the blocks of each expert: first, first + 1, end; position_TK: the row of each choice."""
 
     token_NB: torch.Tensor
     affinity_NB: torch.Tensor

@@ -55,7 +55,7 @@ class NkiRouter(Router):
 
 
 class NkiExperts(GroupedExperts):
-    """The experts by `trnt::experts_forward`, for rows that are sorted already, as after an expert-parallel dispatch."""
+    """The experts by `trnt::experts_forward`, for rows sorted already, as after an expert-parallel dispatch."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(GroupedExperts.Config):

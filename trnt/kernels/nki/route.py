@@ -9,7 +9,7 @@
 in the hardware's `nc_find_index8`.
 
 Layout. logits_TE float32, tokens on the partitions, 128 at a time; bias_1E float32. Out: affinity_TK float32, ids_TK
-uint32. Limits: top_k and `limited` at most 8 (max8), at most 16,384 experts, at most 8 groups... of at least 2 experts.
+uint32. Limits: top_k and `limited` at most 8 (max8), at most 16,384 experts, at most 8 groups of 2 or more experts.
 Fewer than 8 experts, or groups, are padded with -3e38. SBUF per partition: 4 E x 4 bytes (DeepSeek-V3's 256 experts:
 about 5 KB); no PSUM. Formulas: the DeepSeek-V3 report (arXiv 2412.19437, section 2.1.2) and the models' public configs.
 """
@@ -23,7 +23,7 @@ LOWEST = -3.0e38  # below every score; -inf would make 0 * -inf
 EIGHT = 8
 
 
-def keep_groups(choice, rows, E, groups, limited):  # type: ignore[no-untyped-def]
+def keep_groups(choice, rows, E, groups, limited):
     """choice[:, e] = LOWEST outside the `limited` groups whose two best choices have the largest sum."""
     each = E // groups
     sums = nl.ndarray((rows, EIGHT), dtype=nl.float32, buffer=nl.sbuf)
@@ -55,12 +55,12 @@ def keep_groups(choice, rows, E, groups, limited):  # type: ignore[no-untyped-de
 @nki.jit
 def route(
     logits_TE, bias_1E=None, top_k=8, score="softmax", normalise=True, scale=1.0, groups=0, limited=0, has_bias=False
-):  # type: ignore[no-untyped-def]
+):
     """affinity_TK float32 and ids_TK uint32."""
     T, E = logits_TE.shape
     assert score in ("softmax", "sigmoid", "softmax_topk"), "score is softmax, sigmoid or softmax_topk"
-    assert 1 <= top_k <= EIGHT and top_k <= E, "top_k is 1 to 8 and at most the number of experts"
-    assert groups <= EIGHT and limited <= groups, "at most 8 groups, of which `limited` are kept"
+    assert 1 <= top_k <= min(EIGHT, E), "top_k is 1 to 8 and at most the number of experts"
+    assert limited <= groups <= EIGHT, "at most 8 groups, of which `limited` are kept"
     width = max(E, EIGHT)
     affinity_TK = nl.ndarray((T, top_k), dtype=nl.float32, buffer=nl.shared_hbm)
     ids_TK = nl.ndarray((T, top_k), dtype=nl.uint32, buffer=nl.shared_hbm)

@@ -13,7 +13,7 @@ COLUMNS = 512  # fp32 columns of one PSUM bank, and the widest moving operand
 SLACK = 12288  # bytes of each partition left for small tiles: indices, affinities, biases
 
 
-def parts(length, step):  # type: ignore[no-untyped-def]
+def parts(length, step):
     """[(number, first, size), ...]: `length` in steps, the last one shorter."""
     found = []
     for first in range(0, length, step):
@@ -21,14 +21,14 @@ def parts(length, step):  # type: ignore[no-untyped-def]
     return found
 
 
-def width_that_fits(room, per_column, step, length):  # type: ignore[no-untyped-def]
+def width_that_fits(room, per_column, step, length):
     """The most columns, a multiple of `step`, whose two copies (one in use, one arriving) fit `room` bytes."""
     if length * per_column <= room:
         return length
     return min(length, room // (2 * per_column) // step * step)
 
 
-def gather_rows(x_TD, ids_P1, dtype):  # type: ignore[no-untyped-def]
+def gather_rows(x_TD, ids_P1, dtype):
     """A tile [P, D] with the rows of x that ids name; zeros where the id is T."""
     D = x_TD.shape[1]
     rows = nl.ndarray((P, D), dtype=dtype, buffer=nl.sbuf)
@@ -38,7 +38,7 @@ def gather_rows(x_TD, ids_P1, dtype):  # type: ignore[no-untyped-def]
     return rows
 
 
-def load_column(source_NB, block, tile, dtype):  # type: ignore[no-untyped-def]
+def load_column(source_NB, block, tile, dtype):
     """A tile [P, 1] with the entries of 128 rows of a block: token numbers or affinities."""
     column = nl.ndarray((P, 1), dtype=dtype, buffer=nl.sbuf)
     entries = source_NB.ap(pattern=[[1, P], [1, 1]], offset=tile * P, scalar_offset=block, indirect_dim=0)
@@ -46,7 +46,7 @@ def load_column(source_NB, block, tile, dtype):  # type: ignore[no-untyped-def]
     return column
 
 
-def transpose_rows(dst_PkB, rows_PD, first):  # type: ignore[no-untyped-def]
+def transpose_rows(dst_PkB, rows_PD, first):
     """dst[:, k, first:first+P] = the k-th 128 columns of rows, transposed, four to a PSUM bank."""
     D = rows_PD.shape[1]
     for _, begin, size in parts(D, 4 * P):
@@ -62,7 +62,7 @@ def transpose_rows(dst_PkB, rows_PD, first):  # type: ignore[no-untyped-def]
             nisa.tensor_copy(dst=dst_PkB[0:rest, k + full, first : first + P], src=bank[0:rest, full, :])
 
 
-def add_up(out_TD, rows_ND, position_TK):  # type: ignore[no-untyped-def]
+def add_up(out_TD, rows_ND, position_TK):
     """out[t] = the sum over k of rows[position[t, k]], in fp32, in the order of k: no two writers, no scatter."""
     T, K = position_TK.shape
     D = out_TD.shape[1]
@@ -81,18 +81,18 @@ def add_up(out_TD, rows_ND, position_TK):  # type: ignore[no-untyped-def]
         nisa.dma_copy(dst=out_TD[begin : begin + size, :], src=result)
 
 
-def expert_rows(w_EFD, expert, F, first, step):  # type: ignore[no-untyped-def]
+def expert_rows(w_EFD, expert, F, first, step):
     """[F, ...] of one expert: rows first, first + step, ... (step 2: gate and up interleaved, as GPT-OSS has them)."""
     return w_EFD[expert].slice(0, first, first + (F - 1) * step + 1, step)
 
 
-def load_wide(dst_PkC, source, begin, size):  # type: ignore[no-untyped-def]
+def load_wide(dst_PkC, source, begin, size):
     """dst[p, k, c] = source[128 k + p, begin + c]: rows on the partitions, `size` columns of each."""
     for k, at, height in parts(source.shape[0], P):
         nisa.dma_copy(dst=dst_PkC[0:height, k, 0:size], src=source[at : at + height, begin : begin + size])
 
 
-def load_transposed(dst_PkC, source, begin, size):  # type: ignore[no-untyped-def]
+def load_transposed(dst_PkC, source, begin, size):
     """dst[p, k, c] = source[begin + c, 128 k + p]: columns on the partitions, by DMA transpose."""
     for k, at, height in parts(source.shape[1], P):
         nisa.dma_transpose(
@@ -100,7 +100,7 @@ def load_transposed(dst_PkC, source, begin, size):  # type: ignore[no-untyped-de
         )
 
 
-def load_bias(bias, F, dtype):  # type: ignore[no-untyped-def]
+def load_bias(bias, F, dtype):
     """A tile [P, F / 128] of float32 with bias[128 f + p], from a row of F numbers in HBM."""
     tile = nl.ndarray((P, (F + P - 1) // P), dtype=dtype, buffer=nl.sbuf)
     for f, at, height in parts(F, P):

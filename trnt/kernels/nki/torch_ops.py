@@ -38,7 +38,10 @@ def launch(kernel: Any, *args: Any, **options: Any) -> Any:
     """Run a kernel on its tensors' device. Raises TrntError for an LNC that the kernels do not know."""
     device = next(a for a in args if isinstance(a, torch.Tensor)).device
     if device.type != "neuron":
-        return api.nki.simulate(kernel)(*args, **options)
+        try:
+            return api.nki.simulate(kernel)(*args, **options)
+        except AssertionError as error:
+            raise TrntError(f"the NKI kernel takes no such sizes: {error}", "use --kernels torch") from error
     if os.environ.get("NEURON_LOGICAL_NC_CONFIG", "2") != "1":
         raise TrntError(
             "the NKI kernels run on one physical core, and logical cores of two are set",
@@ -182,10 +185,20 @@ def _(
 
 @experts_forward.register_fake
 def _(
-    x: Any, scores: Any, ids: Any, w1: Any, w2: Any, w3: Any, b1: Any, b2: Any, b3: Any, act: Any, limit: Any, block: Any
+    x: Any,
+    scores: Any,
+    ids: Any,
+    w1: Any,
+    w2: Any,
+    w3: Any,
+    b1: Any,
+    b2: Any,
+    b3: Any,
+    act: Any,
+    limit: Any,
+    block: Any,
 ) -> Any:
-    experts, blocks = w2.shape[0], ids.shape[0] * ids.shape[1] // block + w2.shape[0]
-    del experts
+    blocks = ids.shape[0] * ids.shape[1] // block + w2.shape[0]
     return x.new_empty(x.shape), x.new_empty(blocks, P, 2, -(-w2.shape[2] // P), block)
 
 

@@ -9,4 +9,15 @@ from trnt.kernels.sim import isa, language
 from trnt.kernels.sim.refusal import RULES, Refused
 from trnt.kernels.sim.run import Kernel, Report, jit, order_independent, simulate, stand_in
 
-__all__ = ["RULES", "Kernel", "Refused", "Report", "isa", "jit", "language", "order_independent", "simulate", "stand_in"]
+__all__ = [
+    "RULES",
+    "Kernel",
+    "Refused",
+    "Report",
+    "isa",
+    "jit",
+    "language",
+    "order_independent",
+    "simulate",
+    "stand_in",
+]

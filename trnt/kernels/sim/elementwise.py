@@ -137,7 +137,9 @@ def tensor_scalar(
     if len(kinds) > 1:
         refuse("supported", f"{op0} with {op1}: both arithmetic or both bit by bit")
     if which == "scalar" and [op.name for op, _, _ in steps] not in (["multiply", "add"], ["multiply"], ["add"]):
-        refuse("engine", f"{[op.name for op, _, _ in steps]} on the scalar engine: multiply, add, or both in this order")
+        refuse(
+            "engine", f"{[op.name for op, _, _ in steps]} on the scalar engine: multiply, add, or both in this order"
+        )
     with quiet():
         if kinds == {"bitvec"}:
             if which != "vector":

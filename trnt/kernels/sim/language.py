@@ -8,18 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from trnt import console
 from trnt.kernels.sim import along, dma, elementwise, numerics, ops
 from trnt.kernels.sim.machine import machine
 from trnt.kernels.sim.refusal import refuse
 from trnt.kernels.sim.registers import VirtualRegister, number
-from trnt.kernels.sim.tensor import DynamicSlice as ds
-from trnt.kernels.sim.tensor import NkiTensor, whole
+from trnt.kernels.sim.tensor import DynamicSlice, NkiTensor, whole
 
 for _name in numerics.DTYPES:
     globals()["bool_" if _name == "bool" else _name] = _name
 globals().update(ops.OPS)
 sbuf, psum, private_hbm, shared_hbm = "sbuf", "psum", "private_hbm", "shared_hbm"
 hbm = private_hbm
+ds = DynamicSlice
 
 
 class NKIObject:
@@ -176,7 +177,7 @@ def program_ndim() -> int:
 
 
 def device_print(print_prefix: str, tensor: NkiTensor) -> None:
-    print(print_prefix, tensor.values())
+    console.note(f"{print_prefix} {tensor.values()}")
 
 
 # Experimental functions ----------------------------------------------------------------------------------------

@@ -156,9 +156,9 @@ class Machine:
             assert other.address is not None
             mine, theirs = storage.address, other.address
             partitions = mine[0] < theirs[0] + other.shape[0] and theirs[0] < mine[0] + storage.shape[0]
-            if partitions and mine[1] < theirs[1] + other.bytes_per_partition:
-                if theirs[1] < mine[1] + storage.bytes_per_partition:
-                    other.state.fill(EMPTY)
+            after, before = mine[1] + storage.bytes_per_partition, theirs[1] + other.bytes_per_partition
+            if partitions and mine[1] < before and theirs[1] < after:
+                other.state.fill(EMPTY)
 
     def issue(self, name: str, engine: str, rows: int, columns: int, dtype: str, moved: int = 0) -> None:
         self.issued.append(Issued(name, engine, rows, columns, moved, dtype))

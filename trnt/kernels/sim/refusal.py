@@ -1,4 +1,4 @@
-"""What the interpreter refuses, as a table, and the error that names the kernel's line, the instruction and the limit."""
+"""What the interpreter refuses, as a table; the error names the kernel's line, the instruction and the limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HERE = str(Path(__file__).parent)
 
 RULES = {
     "partitions": "a tile has at most 128 partitions",
-    "start_partition": "an operand of more than 64 partitions begins at 0, of 33 to 64 at 0 or 64, else at a multiple of 32",
+    "start_partition": "an operand of over 64 partitions begins at 0, of 33 to 64 at 0 or 64, else at a multiple of 32",
     "free_dims": "an access pattern has at most 4 free dimensions",
     "stationary": "the stationary operand of a matmul has at most 128 columns",
     "moving": "the moving operand of a matmul has at most 512 columns",

@@ -60,10 +60,13 @@ def check_one(function: Any) -> list[Any]:
     tree = ast.parse(textwrap.dedent("".join(source)))
     definition = tree.body[0]
     assert isinstance(definition, ast.FunctionDef)
+    definition.decorator_list = []
     name = Path(inspect.getsourcefile(function) or "?").name
 
     def no(node: ast.AST, what: str) -> None:
-        refuse("language", f"{what}: NKI's compiler does not accept it", f"{name}:{first + getattr(node, 'lineno', 1) - 1}")
+        refuse(
+            "language", f"{what}: NKI's compiler does not accept it", f"{name}:{first + getattr(node, 'lineno', 1) - 1}"
+        )
 
     messages = {
         id(part)

@@ -237,7 +237,8 @@ class NkiTensor:
         return self._view(sizes, steps)
 
     def rearrange(self, src_pattern: tuple, dst_pattern: tuple, fixed_sizes: dict[str, int] | None = None) -> NkiTensor:
-        view, names = self, []
+        view: NkiTensor = self
+        names: list[str] = []
         for part in src_pattern:
             group = (part,) if isinstance(part, str) else tuple(part)
             if len(group) > 1:
@@ -245,11 +246,9 @@ class NkiTensor:
             names += list(group)
         wanted = [name for part in dst_pattern for name in ((part,) if isinstance(part, str) else part)]
         view = view.permute(tuple(names.index(name) for name in wanted))
-        dim = 0
-        for part in dst_pattern:
+        for dim, part in enumerate(dst_pattern):
             if not isinstance(part, str) and len(part) > 1:
                 view = view.flatten_dims(dim, dim + len(part) - 1)
-            dim += 1
         return view
 
     def view(self, dtype: str) -> NkiTensor:

@@ -35,7 +35,8 @@ def one_bank(dst: NkiTensor) -> None:
 def adds(dst: NkiTensor, accumulate: Any) -> bool:
     """Whether the product is added to what is there."""
     storage = dst.storage
-    assert storage.by_matmul is not None and storage.state is not None
+    assert storage.by_matmul is not None
+    assert storage.state is not None
     written = dst._array(storage.state) != EMPTY
     ours = dst._array(storage.by_matmul) == MATMUL
     if accumulate is None:
@@ -123,5 +124,3 @@ def nc_transpose(dst: NkiTensor, data: NkiTensor, engine: Any = engine.unknown, 
         refuse("shape", f"a transpose of {list(data.shape)} into {list(dst.shape)}")
     dst.write(data.read().reshape(data.shape[0], -1).T)
     count("nc_transpose", which, data)
-
-
