@@ -100,10 +100,12 @@ def route(
     choice_TE = scores_TE if bias_E is None else scores_TE + bias_E
     if groups > 1:
         grouped = choice_TE.unflatten(-1, (groups, -1))
-        best = grouped.sort(-1, descending=True).values[..., :2].sum(-1).sort(-1, descending=True, stable=True).indices
+        best = (
+            grouped.sort(-1, descending=True).values[..., :2].sum(-1).sort(dim=-1, descending=True, stable=True).indices
+        )
         kept = torch.zeros(grouped.shape[:-1], dtype=torch.bool).scatter(-1, best[:, :limited], True)
         choice_TE = grouped.masked_fill(~kept[..., None], float("-inf")).flatten(-2)
-    ids_TK = choice_TE.sort(-1, descending=True, stable=True).indices[:, :top_k]
+    ids_TK = choice_TE.sort(dim=-1, descending=True, stable=True).indices[:, :top_k]
     affinity_TK = scores_TE.gather(-1, ids_TK)
     if score == "softmax_topk":
         affinity_TK = affinity_TK.softmax(-1)

@@ -120,7 +120,7 @@ def experts_forward(
     has_bias=False,
     save=True,
 ):
-    """out_TD in x's dtype, and saved_NP2fB for the backward (None without `save`)."""
+    """out_TD in x's dtype, and saved_NP2fB for the backward (only with `save`)."""
     T, D = x_TD.shape
     N, B = token_NB.shape
     E, F = w2_EDF.shape[0], w2_EDF.shape[2]
@@ -239,4 +239,6 @@ def experts_forward(
         if resident and not ahead and e + 1 < E:
             coming = load(e + 1)
     add_up(out_TD, rows_NBD.reshape((N * B, D)), position_TK)
-    return out_TD, saved_NP2fB
+    if save:
+        return out_TD, saved_NP2fB
+    return out_TD
