@@ -16,6 +16,7 @@ from trnt.checkpoint.dcp import DcpSource
 from trnt.checkpoint.dtypes import CODES, DTYPES
 from trnt.checkpoint.hf import open_hf
 from trnt.checkpoint.inspect import check_one_dtype, dropped_bias, warn_not_finite
+from trnt.checkpoint.reordered import ordered
 from trnt.errors import UsageError
 from trnt.opening import Opened, open_checkpoint
 
@@ -142,8 +143,9 @@ def run(planned: Planned, wanted: Wanted, *, title: str = "converting", **more: 
             more["check"](folder)
 
     try:
+        source = ordered(opened.source, opened.entry, kind)
         records = convert.write_folder(
-            opened.source, planned.layout, planned.target, planned.head, options, assets=write_assets, check=check
+            source, planned.layout, planned.target, planned.head, options, assets=write_assets, check=check
         )
     finally:
         opened.source.close()
@@ -165,8 +167,7 @@ def compare_full(opened: Opened, folder: Path, kind: str) -> None:
     from trnt.checkpoint.dcp import open_dcp
 
     with open_hf(folder) if kind == "hf" else open_dcp(folder) as written:
-        pairs = verify.pairs(written, opened.source, opened.entry)
-        rows = verify.compare(written, opened.source, pairs, title="verifying")
+        rows = verify.compare_models(written, opened.source, opened.entry, title="verifying")
     verify.must_be_same(rows, folder)
 
 

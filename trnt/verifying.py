@@ -29,7 +29,7 @@ def verify_paths(path: str, against: str | None, *, config: str | None = None) -
     if two is None:
         rows = verify.look(source, model_tensors(source) if isinstance(one, Opened) else source.tensors)
     elif isinstance(one, Opened) and isinstance(two, Opened):
-        rows = verify.compare(source, two.source, verify.pairs(source, two.source, smaller(one, two)))
+        rows = verify.compare_models(source, two.source, smaller(one, two))
     else:
         other = two.source if isinstance(two, Opened) else two
         assert other is not None

@@ -38,6 +38,8 @@ CASES = {
     "2 x expert width = hidden size": small(
         "qwen3-tiny-moe", num_layers=1, num_experts=6, top_k=1, moe_intermediate_size=128, tied=False
     ),
+    "llama": small("llama3-tiny", vocab_size=333),
+    "llama, scaled rope, untied": small("llama3-tiny", tied=False, rope_factor=8.0, rope_original_length=64),
     "more than ten experts and layers": small("qwen3-tiny-moe", num_layers=11, num_experts=12, top_k=3, hidden_size=64),
 }
 

@@ -19,7 +19,7 @@ class Link:
 
     expert: None for a whole tensor, else the slice along dimension 0. on_hub False: a tied head, which the Hub's files
     leave out because it is the embedding. fused: the tensor that holds it in files written with fused experts, and
-    where its values begin there.
+    where its values begin there. head: rows of one head where the two formats order them differently, else 0.
     """
 
     hf: str
@@ -28,6 +28,7 @@ class Link:
     expert: int | None = None
     on_hub: bool = True
     fused: tuple[str, int] | None = None
+    head: int = 0
 
     @property
     def numel(self) -> int:
@@ -53,7 +54,9 @@ def links(entry: ModelEntry) -> list[Link]:
         on_hub = not (row.transform == "tied" and size.tied)
         for expert in experts:
             hf, native = (text.format(layer=layer, expert=expert) for text in (row.hf, row.native))
-            found.append(Link(hf, native, shape, expert, on_hub, _fused(family, row, layer, expert, math.prod(shape))))
+            fused = _fused(family, row, layer, expert, math.prod(shape))
+            head = letters["H"] if row.transform == "rotary" else 0
+            found.append(Link(hf, native, shape, expert, on_hub, fused, head))
     return found
 
 

@@ -19,6 +19,7 @@ from trnt import console
 from trnt.checkpoint import mapping
 from trnt.checkpoint.dtypes import size_of, torch_dtype
 from trnt.checkpoint.mapping import Link
+from trnt.checkpoint.reordered import ordered
 from trnt.checkpoint.source import PIECE, Source, pieces
 from trnt.errors import TrntError
 from trnt.models.registry import ModelEntry
@@ -32,6 +33,7 @@ def fill(state: Mapping[str, torch.Tensor], source: Source, entry: ModelEntry) -
     tensor of the model that received nothing.
     """
     where = mapping.places(entry, source.kind, source.tensors)
+    source = ordered(source, entry, "dcp")
     filled: set[str] = set()
     with console.progress("loading weights", total=len(where), unit="tensors") as ticker:
         for link, (name, first) in where.items():

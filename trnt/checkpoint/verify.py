@@ -16,6 +16,7 @@ from typing import Any
 from trnt import console
 from trnt.checkpoint import manifest, mapping
 from trnt.checkpoint.dtypes import FLOATS, size_of, torch_dtype
+from trnt.checkpoint.reordered import ordered
 from trnt.checkpoint.source import PIECE, Source, pieces
 from trnt.checkpoint.written import WORKERS, check_written
 from trnt.errors import TrntError
@@ -67,6 +68,11 @@ class Pair:
     other: str
     other_first: int
     count: int
+
+
+def compare_models(a: Source, b: Source, entry: ModelEntry, *, title: str = "comparing") -> list[Seen]:
+    """Every value of a model in two folders, the smaller of the two; b's rows in a's order. The rows are about `a`."""
+    return compare(a, ordered(b, entry, a.kind), pairs(a, b, entry), title=title)
 
 
 def pairs(a: Source, b: Source, entry: ModelEntry) -> list[Pair]:

@@ -12,13 +12,14 @@ class Row:
 
     shape: letters of the family's `dimensions`, of the Hub's tensor. transform: copy; experts (the Hub's tensors of
     experts 0, 1, 2 ... are the native one's slices along dimension 0); tied (absent on the Hub when the head is the
-    embedding). when: always, or only in dense or only in mixture-of-experts models.
+    embedding); rotary (the rows of each head, H of them, in another order: `checkpoint/reordered.py`).
+    when: always, or only in dense or only in mixture-of-experts models.
     """
 
     hf: str
     native: str
     shape: str
-    transform: Literal["copy", "experts", "tied"] = "copy"
+    transform: Literal["copy", "experts", "tied", "rotary"] = "copy"
     when: Literal["always", "dense", "moe"] = "always"
 
 

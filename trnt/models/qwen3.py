@@ -6,11 +6,13 @@ Sources: the published config.json files as recorded in the installed torchtitan
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from trnt.errors import TrntError, UsageError
+from trnt.errors import TrntError
+from trnt.models import shared
 from trnt.models.names import Fused, Row
+from trnt.models.shared import cut as cut  # a family's function
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,13 @@ class Qwen3Size:
     rope_theta: float = 1e6
     max_seq_len: int = 40960
     rms_norm_eps: float = 1e-6
+
+    @property
+    def attention_values(self) -> int:
+        """Values that attention keeps for its backward, per token: q and k before their norm, after it and after RoPE, v,
+        the output, log-sum-exps, and RoPE's cosines and sines."""
+        q, kv = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        return 4 * q + 4 * kv + 2 * self.head_dim + 2 * self.num_heads + self.num_kv_heads
 
 
 def _dense(layers: int, hidden: int, heads: int, ffn: int, tied: bool) -> Qwen3Size:
@@ -62,6 +71,8 @@ SIZES: dict[str, Qwen3Size] = {
     "qwen3-235b-a22b": _moe(94, 4096, 64, 128, 8, 1536, 5e6),
 }  # fmt: skip
 
+# Hub names, in lower case and without suffixes, whose form is not that of SIZES.
+HUB_NAMES: dict[str, str] = {}
 MODEL_TYPES = ("qwen3", "qwen3_moe")
 # What config.json may say of these, where it says anything: torchtitan's Qwen3 has nothing else.
 ONLY = {"attention_bias": False, "use_sliding_window": False, "hidden_act": "silu"}
@@ -125,27 +136,6 @@ def dimensions(size: Qwen3Size) -> dict[str, int]:
         "E": size.num_experts,
         "I": size.moe_intermediate_size,
     }
-
-
-def cut(name: str, size: Qwen3Size, layers: int | None, experts: int | None) -> Qwen3Size:
-    """The first `layers` layers and `experts` experts. Raises UsageError for what cannot be cut."""
-    if layers is not None and not 1 <= layers <= size.num_layers:
-        raise UsageError(
-            f"--layers {layers}: {name} has {size.num_layers} layers", f"use --layers 1 to {size.num_layers}"
-        )
-    if experts is not None and not size.num_experts:
-        raise UsageError(f"--experts {experts}: {name} is dense, it has no experts", "leave --experts out")
-    if experts is not None and not 1 <= experts <= size.num_experts:
-        raise UsageError(
-            f"--experts {experts}: {name} has {size.num_experts} experts",
-            f"use --experts {size.top_k} to {size.num_experts}",
-        )
-    if experts is not None and experts < size.top_k:
-        raise UsageError(
-            f"--experts {experts} is fewer than top_k: each token of {name} goes to {size.top_k} experts",
-            f"use --experts {size.top_k} or more",
-        )
-    return replace(size, num_layers=layers or size.num_layers, num_experts=experts or size.num_experts)
 
 
 def count_params(size: Qwen3Size) -> tuple[int, int]:
@@ -287,26 +277,14 @@ def size_from_hf_config(config: dict[str, Any]) -> Qwen3Size:
 
     Raises TrntError when a file says two different things, or asks for what this family does not have.
     """
-    old, new = config.get("rope_theta"), (config.get("rope_parameters") or {}).get("rope_theta")
-    if old is not None and new is not None and old != new:
-        raise TrntError(f"config.json has rope_theta {old} and rope_parameters {new}", "keep the one that is right")
     counts = {config[key] for key in EXPERT_KEYS if config.get(key) is not None}
     moe = config["model_type"] == "qwen3_moe"
     if moe and len(counts) != 1:
         raise TrntError(f"config.json must name one number of experts, it has {sorted(counts)}", "correct num_experts")
     if moe and (config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1):
         raise TrntError("config.json mixes dense and expert layers", "this family has experts in every layer")
-    for key, value in ONLY.items():
-        if config.get(key, value) != value:
-            raise TrntError(
-                f"config.json has {key} {config[key]!r}, and trnt's Qwen3 has {value!r}", "use another model"
-            )
-    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind != "default":
-        raise TrntError(
-            f"config.json asks for {kind} rope scaling, which trnt's Qwen3 does not have", "use another model"
-        )
+    shared.only(config, ONLY, "Qwen3")
+    theta, _ = shared.rope(config, "Qwen3")
     heads = config["num_attention_heads"]
     return Qwen3Size(
         num_layers=config["num_hidden_layers"],
@@ -321,7 +299,7 @@ def size_from_hf_config(config: dict[str, Any]) -> Qwen3Size:
         top_k=config["num_experts_per_tok"] if moe else 0,
         moe_intermediate_size=config["moe_intermediate_size"] if moe else 0,
         norm_topk=bool(config.get("norm_topk_prob", False)) if moe else True,  # transformers' default is false
-        rope_theta=float(old if old is not None else new if new is not None else 10000.0),
+        rope_theta=theta,
         max_seq_len=config["max_position_embeddings"],
         rms_norm_eps=config.get("rms_norm_eps", 1e-6),
     )

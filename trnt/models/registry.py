@@ -1,9 +1,11 @@
 """The model names a user types. No torch here: names, completion and did-you-mean answer at once.
 
-A family is a module with: SIZES (name -> size), MODEL_TYPES and EXPERT_KEYS (of config.json), TABLE (rows of names),
+A family is a module with: SIZES (name -> size), HUB_NAMES (a Hub name's last part -> name), MODEL_TYPES and EXPERT_KEYS
+(of config.json), TABLE (rows of names),
 FUSED, DROPPED, `dimensions`, `cut`, `count_params`, `flops_per_token`, `titan_spec`, `hf_config` and
 `size_from_hf_config`; `models/qwen3.py` is the pattern. A size has at least num_layers, hidden_size, num_heads,
-num_kv_heads, head_dim, vocab_size, tied, num_experts, top_k and max_seq_len.
+num_kv_heads, head_dim, vocab_size, tied, intermediate_size, num_experts, top_k, moe_intermediate_size, max_seq_len and
+attention_values.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trnt.errors import TrntError, unknown
-from trnt.models import qwen3
+from trnt.models import llama3, qwen3
 
-FAMILIES: dict[str, Any] = {"qwen3": qwen3}
+FAMILIES: dict[str, Any] = {"qwen3": qwen3, "llama3": llama3}
+SUFFIXES = ("-instruct", "-base", "-chat", "-hf")  # of Hub names: other weights, the same sizes
 
 
 class UnknownModel(TrntError):
@@ -52,7 +55,10 @@ def from_hf_config(config: dict[str, Any], name: str) -> ModelEntry:
 def get(name: str) -> ModelEntry:
     """The model of a name; `Qwen/Qwen3-30B-A3B` means `qwen3-30b-a3b`. Raises UsageError with the nearest name."""
     wanted = name.rpartition("/")[2].lower()
+    for suffix in SUFFIXES:
+        wanted = wanted.removesuffix(suffix)
     for family in FAMILIES.values():
+        wanted = family.HUB_NAMES.get(wanted, wanted)
         if wanted in family.SIZES:
             return ModelEntry(wanted, family, family.SIZES[wanted])
     raise unknown("model", name, names())

@@ -71,17 +71,14 @@ def activation_values_per_token(size: Any) -> int:
     """Values that one layer keeps for its backward, per token.
 
     Counted with `torch.autograd.graph.saved_tensors_hooks` on the swapped torchtitan block (a test does it again). Each
-    of two norms keeps its input, the normalised input and its output; attention keeps q and k before their norm, after
-    it and after RoPE, v, the output, and RoPE's cosines and sines; SwiGLU keeps gate, up, the activation and the
-    product; experts keep gate and up for each of top_k choices (`kernels/routed.py`).
+    of two norms keeps its input, the normalised input and its output; attention keeps what the family says
+    (`attention_values`); SwiGLU keeps gate, up, the activation and the product; experts keep gate and up for each of top_k choices (`kernels/routed.py`).
     """
-    q, kv = size.num_heads * size.head_dim, size.num_kv_heads * size.head_dim
-    attention = 4 * q + 4 * kv + 2 * size.head_dim + 2 * size.num_heads + size.num_kv_heads
     if size.num_experts:
         ffn = size.num_experts + size.top_k * (2 * size.moe_intermediate_size + 7)
     else:
         ffn = 4 * size.intermediate_size
-    return 6 * size.hidden_size + attention + ffn
+    return 6 * size.hidden_size + size.attention_values + ffn
 
 
 def peak_bytes(entry: ModelEntry, batch: Batch, precision: str, choice: Choice, optimizer: str, logits: int) -> int:

@@ -1,0 +1,149 @@
+"""Every family computes what transformers computes from the same folder: logits, loss, and gradients of all parameters.
+
+fp32 on both sides, summed in different orders: 1e-4 of the largest value.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from tests.checkpoint.conftest import Memory
+from tests.test_converting import convert, identical
+from trnt.checkpoint import verify
+from trnt.checkpoint.start import fill
+from trnt.kernels.swap import swap
+from trnt.opening import Opened, open_checkpoint
+
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 331,
+    "max_position_embeddings": 256,
+    "tie_word_embeddings": False,
+}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3 |= {"original_max_position_embeddings": 32, "rope_theta": 500.0}
+MOE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama, tied": ("llama", {"tie_word_embeddings": True}),
+    "llama, scaled rope": ("llama", {"rope_parameters": LLAMA3}),
+    "llama, head of its own": ("llama", {"head_dim": 24}),
+    "llama, one layer, one key-value head": ("llama", {"num_hidden_layers": 1, "num_key_value_heads": 1}),
+    "llama, all key-value heads": ("llama", {"num_key_value_heads": 4, "rms_norm_eps": 1e-5}),
+    "qwen3": ("qwen3", {}),
+    "qwen3, one key-value head": ("qwen3", {"num_key_value_heads": 1, "head_dim": 24}),
+    "qwen3_moe": ("qwen3_moe", MOE),
+    "qwen3_moe, not normalised": ("qwen3_moe", {**MOE, "norm_topk_prob": False, "num_experts_per_tok": 3}),
+}
+
+
+@pytest.fixture(params=CASES.values(), ids=CASES.keys())
+def pair(request: Any, tmp_path: Path) -> tuple[Any, Any, Opened]:
+    """(transformers' model, the native one with its weights, the opened folder)."""
+    kind, changes = request.param
+    torch.manual_seed(0)
+    theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **{**SMALL, **changes}), dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in theirs.parameters():  # norms of one would hide a mix-up
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    theirs.save_pretrained(tmp_path / "hf")
+    opened = open_checkpoint(str(tmp_path / "hf"))
+    config = opened.entry.family.titan_spec(opened.entry.name, opened.entry.size).model
+    swap(config)
+    ours = config.build()
+    ours.init_states(buffer_device=torch.device("cpu"))
+    state = ours.state_dict()
+    fill(state, opened.source, opened.entry)
+    ours.load_state_dict(state)
+    return theirs, ours, opened
+
+
+def run(ours: Any, ids: torch.Tensor, lengths: list[int]) -> torch.Tensor:
+    """Logits of documents packed in each row."""
+    where = torch.cat([torch.arange(n) for n in lengths]).repeat(len(ids), 1)
+    return ours(ids, positions=where, attention_masks=ours.get_attention_masks(where))
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return bool((a - b).abs().max() <= 1e-4 * b.abs().max())
+
+
+def test_logits_with_and_without_packed_documents(pair: Any) -> None:
+    theirs, ours, _ = pair
+    ids = torch.randint(331, (2, 60), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        assert close(run(ours, ids, [60]), theirs(ids).logits)
+        packed = [theirs(part).logits for part in ids.split([25, 1, 34], dim=1)]
+        assert close(run(ours, ids, [25, 1, 34]), torch.cat(packed, 1))
+
+
+def test_loss_and_gradients_of_all_parameters(pair: Any) -> None:
+    theirs, ours, opened = pair
+    ids = torch.randint(331, (2, 40), generator=torch.Generator().manual_seed(2))
+    expected = theirs(ids, labels=ids).loss
+    loss = F.cross_entropy(run(ours, ids, [40])[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    expected.backward()
+    loss.backward()
+    with torch.no_grad():  # the gradients under the names that a checkpoint gives the weights
+        for parameter in ours.parameters():
+            parameter.copy_(parameter.grad)
+    names = set(opened.source.tensors)
+    held = gradients(theirs, names)
+    state = {name: value for name, value in ours.state_dict().items() if value.is_floating_point()}
+    rows = verify.compare_models(Memory("hf", held), Memory("dcp", state), opened.entry)
+    assert {row.tensor.partition("[")[0] for row in rows} == names
+    for row in rows:
+        scale = held[row.tensor.partition("[")[0]].abs().max().item()
+        assert row.max_difference is not None
+        assert row.max_difference <= 1e-4 * scale + 1e-7, row.tensor
+
+
+def gradients(model: Any, names: set[str]) -> dict[str, torch.Tensor]:
+    """transformers' gradients under the names of the files, which hold one tensor per expert."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        grad = parameter.grad
+        if name in names:
+            found[name] = grad
+            continue
+        stem = name.rpartition(".")[0]
+        for expert, part in enumerate(grad):
+            if name.endswith("gate_up_proj"):
+                found[f"{stem}.{expert}.gate_proj.weight"], found[f"{stem}.{expert}.up_proj.weight"] = part.chunk(2)
+            else:
+                found[f"{stem}.{expert}.down_proj.weight"] = part
+    return found
+
+
+def test_a_folder_goes_to_dcp_and_back_without_a_bit_changed(pair: Any, tmp_path: Path) -> None:
+    convert(tmp_path / "hf", tmp_path / "dcp", verify="full")
+    convert(tmp_path / "dcp", tmp_path / "back", verify="full")
+    assert identical(*(load_file(tmp_path / name / "model.safetensors") for name in ("hf", "back")))
+
+
+def test_the_native_checkpoint_is_torchtitan_s_own(pair: Any, tmp_path: Path) -> None:
+    """Its state-dict adapter, which knows nothing of trnt's table, makes the same tensors of the same folder."""
+    _, ours, opened = pair
+    spec = opened.entry.family.titan_spec(opened.entry.name, opened.entry.size)
+    adapter = spec.state_dict_adapter(spec.model, str(tmp_path / "hf"))
+    theirs = adapter.from_hf({name: opened.source.tensor(name) for name in opened.source.tensors})
+    state = ours.state_dict()
+    assert theirs
+    for name, value in theirs.items():
+        if name == "lm_head.weight" and opened.entry.size.tied:
+            continue
+        assert torch.equal(state[name], value), name
