@@ -98,6 +98,7 @@ LIGHT_PREFIXES = (
     "trnt.converting",
     "trnt.verifying",
     "trnt.models.registry",
+    "trnt.models.listing",
 )
 
 

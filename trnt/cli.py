@@ -33,6 +33,7 @@ class Command:
 
 COMMANDS: dict[str, Command] = {
     "doctor": Command("trnt.commands.doctor", "Check that this machine is ready, or say what to type to fix it"),
+    "models": Command("trnt.commands.models", "List the models, or show one: parameters, context, memory"),
     "train": Command("trnt.commands.train", "Train a language model on text"),
     "convert": Command("trnt.commands.convert", "Turn a checkpoint into torch DCP or Hugging Face files, streamed"),
     "verify": Command("trnt.commands.verify", "Read a checkpoint through: checksums, NaN, differences from another"),

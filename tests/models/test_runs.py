@@ -1,4 +1,4 @@
-"""Each family's tiny model from text to a folder that transformers loads: train, resume exactly, export, start again."""
+"""Each family's tiny model from text to a folder that transformers loads: train, resume, export, start again."""
 
 from __future__ import annotations
 

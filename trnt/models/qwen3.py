@@ -38,8 +38,8 @@ class Qwen3Size:
 
     @property
     def attention_values(self) -> int:
-        """Values that attention keeps for its backward, per token: q and k before their norm, after it and after RoPE, v,
-        the output, log-sum-exps, and RoPE's cosines and sines."""
+        """Values that attention keeps for its backward, per token: q and k before their norm, after it and after
+        RoPE, v, the output, log-sum-exps, and RoPE's cosines and sines."""
         q, kv = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         return 4 * q + 4 * kv + 2 * self.head_dim + 2 * self.num_heads + self.num_kv_heads
 

@@ -72,7 +72,8 @@ def activation_values_per_token(size: Any) -> int:
 
     Counted with `torch.autograd.graph.saved_tensors_hooks` on the swapped torchtitan block (a test does it again). Each
     of two norms keeps its input, the normalised input and its output; attention keeps what the family says
-    (`attention_values`); SwiGLU keeps gate, up, the activation and the product; experts keep gate and up for each of top_k choices (`kernels/routed.py`).
+    (`attention_values`); SwiGLU keeps gate, up, the activation and the product; experts keep gate and up for each of
+    top_k choices (`kernels/routed.py`).
     """
     if size.num_experts:
         ffn = size.num_experts + size.top_k * (2 * size.moe_intermediate_size + 7)
