@@ -57,6 +57,8 @@ def assemble(ready: Ready, start: Start, choice: Choice) -> Trainer.Config:
     settings, entry, tokens, kind = ready.settings, ready.entry, ready.tokens, ready.kind
     spec = entry.family.titan_spec(entry.name, entry.size, parallelize_fn=parallelize)
     swap(spec.model, moe_balance=settings["moe_balance"], kernels=ready.kernels.name)
+    if settings["moe_balance"] != "bias":
+        spec.post_optimizer_build_fn = None  # it would move the experts' biases
     config = Trainer.Config(
         model_spec=spec,
         hf_assets_path=str(tokens.tokenizer_path),

@@ -35,6 +35,18 @@ SMALL = {
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA3 |= {"original_max_position_embeddings": 32, "rope_theta": 500.0}
 MOE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
+LEAVE_OUT = object()
+DEEPSEEK: dict[str, Any] = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 2,
+}
+DEEPSEEK |= {"n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5, "first_k_dense_replace": 1}
+DEEPSEEK |= {"q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 16}
+DEEPSEEK |= {"num_hidden_layers": 3, "num_key_value_heads": 4, "num_nextn_predict_layers": 0, "head_dim": LEAVE_OUT}
+YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32, "rope_theta": 500.0}
+YARN |= {"mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32, "beta_slow": 1}
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
@@ -43,6 +55,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, head of its own": ("llama", {"head_dim": 24}),
     "llama, one layer, one key-value head": ("llama", {"num_hidden_layers": 1, "num_key_value_heads": 1}),
     "llama, all key-value heads": ("llama", {"num_key_value_heads": 4, "rms_norm_eps": 1e-5}),
+    "deepseek_v3": ("deepseek_v3", DEEPSEEK),
+    "deepseek_v3, one group, queries of one matrix": (
+        "deepseek_v3",
+        {**DEEPSEEK, "n_group": 1, "topk_group": 1, "q_lora_rank": None, "norm_topk_prob": False},
+    ),
+    "deepseek_v3, yarn": ("deepseek_v3", {**DEEPSEEK, "rope_parameters": YARN}),
     "qwen3": ("qwen3", {}),
     "qwen3, one key-value head": ("qwen3", {"num_key_value_heads": 1, "head_dim": 24}),
     "qwen3_moe": ("qwen3_moe", MOE),
@@ -55,10 +73,14 @@ def pair(request: Any, tmp_path: Path) -> tuple[Any, Any, Opened]:
     """(transformers' model, the native one with its weights, the opened folder)."""
     kind, changes = request.param
     torch.manual_seed(0)
-    theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **{**SMALL, **changes}), dtype=torch.float32)
+    shape = {key: value for key, value in {**SMALL, **changes}.items() if value is not LEAVE_OUT}
+    theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **shape), dtype=torch.float32)
     with torch.no_grad():
         for parameter in theirs.parameters():  # norms of one would hide a mix-up
             parameter.add_(0.05 * torch.randn_like(parameter))
+        for name, buffer in theirs.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.add_(0.1 * torch.randn_like(buffer))
     theirs.save_pretrained(tmp_path / "hf")
     opened = open_checkpoint(str(tmp_path / "hf"))
     config = opened.entry.family.titan_spec(opened.entry.name, opened.entry.size).model
@@ -104,6 +126,9 @@ def test_loss_and_gradients_of_all_parameters(pair: Any) -> None:
     names = set(opened.source.tensors)
     held = gradients(theirs, names)
     state = {name: value for name, value in ours.state_dict().items() if value.is_floating_point()}
+    for name in names - held.keys():  # a buffer has no gradient, and is filled on both sides
+        assert name.endswith("e_score_correction_bias")
+        held[name] = opened.source.tensor(name)
     rows = verify.compare_models(Memory("hf", held), Memory("dcp", state), opened.entry)
     assert {row.tensor.partition("[")[0] for row in rows} == names
     for row in rows:

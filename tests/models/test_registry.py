@@ -13,7 +13,8 @@ def test_the_issue_s_names_are_all_there() -> None:
     llama = (
         "llama3-tiny llama3-8b llama3-70b llama3.1-8b llama3.1-70b llama3.1-405b llama3.2-1b llama3.2-3b llama3.3-70b"
     )
-    assert {*qwen.split(), "qwen3-235b-a22b", *llama.split()} == set(registry.names())
+    deepseek = "deepseek-v3-tiny deepseek-v3-16b deepseek-v3-671b"
+    assert {*qwen.split(), "qwen3-235b-a22b", *llama.split(), *deepseek.split()} == set(registry.names())
 
 
 def test_hub_ids_are_names_too() -> None:

@@ -113,7 +113,7 @@ def targets(source: Source, entry: ModelEntry, kind: str, dtype: str | None) -> 
         if kind == "hf" and not link.on_hub:
             continue
         name = link.hf if kind == "hf" else link.native
-        code = cast_to(source.tensors[tensor].dtype, dtype)
+        code = link.dtype or cast_to(source.tensors[tensor].dtype, dtype)
         part = Part(tensor, first, link.numel)
         if kind == "hf" or link.expert is None:
             found[name] = Target(name, code, link.shape, (part,))

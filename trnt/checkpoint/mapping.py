@@ -20,6 +20,7 @@ class Link:
     expert: None for a whole tensor, else the slice along dimension 0. on_hub False: a tied head, which the Hub's files
     leave out because it is the embedding. fused: the tensor that holds it in files written with fused experts, and
     where its values begin there. head: rows of one head where the two formats order them differently, else 0.
+    dtype: what it is always written in, None for what the others are.
     """
 
     hf: str
@@ -29,6 +30,7 @@ class Link:
     on_hub: bool = True
     fused: tuple[str, int] | None = None
     head: int = 0
+    dtype: str | None = None
 
     @property
     def numel(self) -> int:
@@ -39,14 +41,17 @@ def links(entry: ModelEntry) -> list[Link]:
     """Every tensor of a model, in the order of the table, layer by layer."""
     family, size = entry.family, entry.size
     letters = family.dimensions(size)
-    kind = "moe" if size.num_experts else "dense"
-    rows = [row for row in family.TABLE if row.when in ("always", kind)]
-    before = [row for row in rows if "{layer}" not in row.hf]
-    inside = [row for row in rows if "{layer}" in row.hf]
+    before = [row for row in family.TABLE if "{layer}" not in row.hf]
+    inside = [row for row in family.TABLE if "{layer}" in row.hf]
     found: list[Link] = []
     for row, layer in [
         *((row, None) for row in before[:1]),
-        *((row, layer) for layer in range(size.num_layers) for row in inside),
+        *(
+            (row, layer)
+            for layer in range(size.num_layers)
+            for row in inside
+            if row.when in {"always", *family.row_kinds(size, layer)}
+        ),
         *((row, None) for row in before[1:]),
     ]:
         shape = tuple(letters[letter] for letter in row.shape)
@@ -56,7 +61,7 @@ def links(entry: ModelEntry) -> list[Link]:
             hf, native = (text.format(layer=layer, expert=expert) for text in (row.hf, row.native))
             fused = _fused(family, row, layer, expert, math.prod(shape))
             head = letters["H"] if row.transform == "rotary" else 0
-            found.append(Link(hf, native, shape, expert, on_hub, fused, head))
+            found.append(Link(hf, native, shape, expert, on_hub, fused, head, row.dtype))
     return found
 
 

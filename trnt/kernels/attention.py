@@ -60,9 +60,12 @@ class DocumentAttention(VarlenAttention):
             edges = torch.arange(0, batch * length + 1, length, dtype=torch.int32, device=q_BLHK.device)
         scale = q_BLHK.shape[-1] ** -0.5 if scale is None else scale
         if q_BLHK.device.type == "cpu":
+            width = v_BLNK.shape[-1]
+            if width < q_BLHK.shape[-1]:  # latent attention: the kernel has one head size
+                v_BLNK = F.pad(v_BLNK, (0, q_BLHK.shape[-1] - width))
             flat = (x.flatten(0, 1) for x in (q_BLHK, k_BLNK, v_BLNK))
             out_THK, _ = cpu.document_attention(*flat, edges, scale)
-            return out_THK.view(batch, length, *out_THK.shape[1:])
+            return out_THK[..., :width].view(batch, length, -1, width)
         if q_BLHK.device.type == "cuda":
             masks = attention_masks or VarlenMetadata(edges, edges, length, length)
             return super().forward(q_BLHK, k_BLNK, v_BLNK, attention_masks=masks, scale=scale, **options)

@@ -38,7 +38,9 @@ def swap(model_config: Any, *, moe_balance: str = "none", kernels: str = "torch"
         routed = layer.moe.routed_experts = derive(layer.moe.routed_experts, routed_type)
         routed.inner_experts = derive(routed.inner_experts, experts_type)
         routed.token_dispatcher = derive(routed.token_dispatcher, Dispatcher.Config)
-        layer.moe.load_balance_coeff = BIAS_COEFF if moe_balance == "bias" else None
+        # A sigmoid router comes with a trained bias: it stays, and moves only when asked (assemble.py).
+        biased = moe_balance == "bias" or layer.moe.router.score_func == "sigmoid"
+        layer.moe.load_balance_coeff = BIAS_COEFF if biased else None
         if moe_balance == "aux":
             layer.moe.router = derive(layer.moe.router, router_type, aux_coeff=AUX_COEFF)
         elif kernels != "torch":

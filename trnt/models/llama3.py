@@ -97,6 +97,12 @@ FUSED: tuple[Any, ...] = ()
 DROPPED: tuple[str, ...] = ()
 
 
+def row_kinds(size: Llama3Size, layer: int) -> set[str]:
+    """Which rows of the table a layer has beside those that always are: none."""
+    del size, layer
+    return set()
+
+
 def dimensions(size: Llama3Size) -> dict[str, int]:
     """What the letters of the table's shapes stand for; H is the head, whose halves RoPE rotates."""
     return {

@@ -124,6 +124,12 @@ FUSED = (
 DROPPED = ("layers.{layer}.moe.expert_bias_E",)
 
 
+def row_kinds(size: Qwen3Size, layer: int) -> set[str]:
+    """Which rows of the table a layer has: all layers are alike."""
+    del layer
+    return {"moe" if size.num_experts else "dense"}
+
+
 def dimensions(size: Qwen3Size) -> dict[str, int]:
     """What the letters of the table's shapes stand for."""
     return {

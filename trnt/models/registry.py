@@ -2,7 +2,7 @@
 
 A family is a module with: SIZES (name -> size), HUB_NAMES (a Hub name's last part -> name), MODEL_TYPES and EXPERT_KEYS
 (of config.json), TABLE (rows of names),
-FUSED, DROPPED, `dimensions`, `cut`, `count_params`, `flops_per_token`, `titan_spec`, `hf_config` and
+FUSED, DROPPED, `row_kinds`, `dimensions`, `cut`, `count_params`, `flops_per_token`, `titan_spec`, `hf_config` and
 `size_from_hf_config`; `models/qwen3.py` is the pattern. A size has at least num_layers, hidden_size, num_heads,
 num_kv_heads, head_dim, vocab_size, tied, intermediate_size, num_experts, top_k, moe_intermediate_size, max_seq_len and
 attention_values.
@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trnt.errors import TrntError, unknown
-from trnt.models import llama3, qwen3
+from trnt.models import deepseek_v3, llama3, qwen3
 
-FAMILIES: dict[str, Any] = {"qwen3": qwen3, "llama3": llama3}
+FAMILIES: dict[str, Any] = {"qwen3": qwen3, "llama3": llama3, "deepseek_v3": deepseek_v3}
 SUFFIXES = ("-instruct", "-base", "-chat", "-hf")  # of Hub names: other weights, the same sizes
 
 

@@ -79,7 +79,7 @@ def activation_values_per_token(size: Any) -> int:
         ffn = size.num_experts + size.top_k * (2 * size.moe_intermediate_size + 7)
     else:
         ffn = 4 * size.intermediate_size
-    return 6 * size.hidden_size + size.attention_values + ffn
+    return 6 * size.hidden_size + size.attention_values + ffn + getattr(size, "extra_ffn_values", 0)
 
 
 def peak_bytes(entry: ModelEntry, batch: Batch, precision: str, choice: Choice, optimizer: str, logits: int) -> int:
