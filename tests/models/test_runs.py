@@ -30,7 +30,7 @@ def test_train_resume_export_and_start_again(tmp_path: Path, model: str) -> None
     first, second = tmp_path / "first", tmp_path / "second"
     trnt("train", "--model", model, "--steps", "20", "--save-every", "10", *WORDS, "--out", str(first))
     found = losses(first)
-    assert found[20] < found[1] - 0.5
+    assert found[20] < found[1] - 0.15
     start = str(first / "checkpoint" / "step-10")
     trnt("train", "--model", model, "--steps", "20", *WORDS, "--resume", start, "--out", str(second))
     assert losses(second) == {step: loss for step, loss in found.items() if step > 10}
@@ -40,4 +40,4 @@ def test_train_resume_export_and_start_again(tmp_path: Path, model: str) -> None
     assert all(torch.isfinite(value).all() for value in loaded.state_dict().values())
     again = tmp_path / "again"
     trnt("train", "--init-from", str(tmp_path / "hf"), "--steps", "1", *WORDS, "--out", str(again))
-    assert losses(again)[1] < found[1] - 0.5  # it begins where the other ended, on another batch
+    assert losses(again)[1] < found[1] - 0.15  # it begins where the other ended, on another batch
