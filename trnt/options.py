@@ -74,6 +74,16 @@ def one_of(*choices: str) -> Check:
     return check
 
 
+def kernels_name(name: str, value: Any) -> str:
+    """The name of trnt's own kernels, or of those that another package brings (docs/customise.md)."""
+    own = ("auto", "torch", "nki", "nki-sim")
+    if value in own:
+        return str(value)
+    from trnt import plugins
+
+    return one_of(*own, *plugins.installed("trnt.kernels"))(name, value)
+
+
 def text(name: str, value: Any) -> str:
     """Any text that is not empty."""
     if not isinstance(value, str) or not value.strip():
@@ -235,7 +245,7 @@ OPTIONS: tuple[Option, ...] = (
         "kernels",
         str,
         "auto",
-        one_of("auto", "torch", "nki", "nki-sim"),
+        kernels_name,
         "Machine",
         "What computes routing and experts: auto (nki on Neuron, else torch), or nki-sim: NKI's source on CPU",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 
+from trnt import plugins
 from trnt.errors import TrntError
 
 KERNELS = ("auto", "torch", "nki", "nki-sim")
@@ -12,7 +13,7 @@ KERNELS = ("auto", "torch", "nki", "nki-sim")
 
 @dataclass(frozen=True)
 class Kernels:
-    """name: torch, nki or nki-sim. why: the line that the run prints."""
+    """name: torch, nki, nki-sim, or a plugin's. why: the line that the run prints."""
 
     name: str
     why: str
@@ -28,10 +29,13 @@ def has_nki() -> bool:
 
 def choose(asked: str, kind: str, num_experts: int, top_k: int) -> Kernels:
     """The kernels of a run on a device of `kind`. Raises TrntError for some that cannot run there."""
+    brought = plugins.installed("trnt.kernels").get(asked)
     if not num_experts:
-        if asked in ("nki", "nki-sim"):
+        if asked in ("nki", "nki-sim") or brought is not None:
             raise TrntError(f"--kernels {asked} is for experts, and the model has none", "leave --kernels out")
         return Kernels("torch", "")
+    if brought is not None:
+        return Kernels(asked, f"kernels: {asked} for routing and experts, of the package {brought.package}")
     if top_k > 8 and asked in ("nki", "nki-sim"):
         raise TrntError(f"--kernels {asked} chooses at most 8 experts, not {top_k}", "use --kernels torch")
     if asked == "nki":

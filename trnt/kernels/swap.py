@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trnt import device
+from trnt import device, plugins
 
 device.ensure()
 
@@ -27,7 +27,7 @@ BIAS_COEFF = 1e-3  # torchtitan's default step of the balance bias
 def swap(model_config: Any, *, moe_balance: str = "none", kernels: str = "torch") -> None:
     """Edit a `Decoder.Config` in place: attention, experts, linear layers by ours, expert balance as asked.
 
-    kernels: torch, or nki and nki-sim, which share their modules: where the tensors are decides.
+    kernels: torch, a plugin's, or nki and nki-sim, which share their modules: where the tensors are decides.
     moe_balance: none; bias (torchtitan's loss-free bias, which a Hugging Face export cannot carry); aux (a loss term).
     """
     for layer in model_config.layers:
@@ -51,8 +51,11 @@ def swap(model_config: Any, *, moe_balance: str = "none", kernels: str = "torch"
                 setattr(parent, name, derive(found, ours))
 
 
-def parts_of(kernels: str) -> tuple[Any, Any, Any]:
-    """The configs of routed experts, experts and router."""
+def parts_of(kernels: str) -> tuple[Any, ...]:
+    """The configs of routed experts, experts and router. Raises TrntError for a plugin that cannot be loaded."""
+    brought = plugins.installed("trnt.kernels").get(kernels)
+    if brought is not None:
+        return tuple(brought.load()())
     if kernels == "torch":
         return CpuRoutedExperts.Config, Experts.Config, Router.Config
     from trnt.kernels.nki import modules

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from trnt import console
+from trnt import console, plugins
 from trnt.errors import unknown
 from trnt.models import registry
 
@@ -37,6 +37,7 @@ def supports(entry: registry.ModelEntry) -> list[str]:
     found = ["train", "convert", "export", "--init-from", "--layers"]
     if entry.size.num_experts:
         found += ["--experts", "--moe-balance", "--kernels nki-sim"]
+        found += [f"--kernels {name}" for name in plugins.installed("trnt.kernels")]
     return found
 
 

@@ -13,10 +13,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trnt import plugins
 from trnt.errors import TrntError, unknown
 from trnt.models import deepseek_v3, llama3, qwen3
 
+PROTOCOL = (
+    *("SIZES", "HUB_NAMES", "MODEL_TYPES", "EXPERT_KEYS", "TABLE", "FUSED", "DROPPED"),
+    *("row_kinds", "dimensions", "cut", "count_params", "flops_per_token"),
+    *("titan_spec", "hf_config", "size_from_hf_config"),
+)
 FAMILIES: dict[str, Any] = {"qwen3": qwen3, "llama3": llama3, "deepseek_v3": deepseek_v3}
+FAMILIES |= plugins.loaded("trnt.models", PROTOCOL, set(FAMILIES))
 SUFFIXES = ("-instruct", "-base", "-chat", "-hf")  # of Hub names: other weights, the same sizes
 
 
