@@ -9,10 +9,12 @@ from typing import Any
 from trnt import runs
 from trnt.checkpoint import assets
 from trnt.checkpoint.dcp import METADATA, open_dcp
+from trnt.checkpoint.dequantised import dequantised
 from trnt.checkpoint.dtypes import CODES, DTYPES
 from trnt.checkpoint.hf import is_hf, open_hf
 from trnt.checkpoint.inspect import check_source, model_tensors
 from trnt.checkpoint.source import Source
+from trnt.checkpoint.wrapped import without
 from trnt.errors import TrntError, UsageError
 from trnt.models import hub, registry
 from trnt.models.registry import ModelEntry, UnknownModel
@@ -87,20 +89,28 @@ def _step_of(path: Path) -> Path:
 
 def _checked(source: Source, file: Path, kept: Path) -> Opened:
     config = assets.read_config(file)
-    if config.get("quantization_config"):
-        method = config["quantization_config"].get("quant_method", "unknown")
-        raise TrntError(
-            f"{source.path} is quantised ({method}), which trnt does not read yet", "use the bf16 release of the model"
-        )
+    source, config, told = dequantised(source, config)
+    source, config, more = without_prediction(source, config)
     try:
         entry = registry.from_hf_config(config, source.path.resolve().name)
     except KeyError as error:
         raise TrntError(f"{file} has no {error.args[0]}", "use the checkpoint's own config.json") from None
-    notes = check_source(source, entry)
+    notes = told + more + check_source(source, entry)
     said, held = config.get("dtype") or config.get("torch_dtype"), main_dtype(source)
     if said in CODES and said != held:
         notes.append(f"config.json says {said}, and the weights are {held}")
     return Opened(source, entry, config, file, kept, tuple(notes))
+
+
+def without_prediction(source: Source, config: dict[str, Any]) -> tuple[Source, dict[str, Any], list[str]]:
+    """Leave out the multi-token-prediction layers that follow the model's own, as (source, config, notes)."""
+    count, layers = config.get("num_nextn_predict_layers") or 0, config.get("num_hidden_layers") or 0
+    prefixes = tuple(f"model.layers.{layers + k}." for k in range(count))
+    names = [name for name in source.tensors if count and name.startswith(prefixes)]
+    if not count:
+        return source, config, []
+    notes = [f"{len(names)} tensors of the multi-token-prediction layer are left out"] if names else []
+    return without(source, names), {**config, "num_nextn_predict_layers": 0}, notes
 
 
 def main_dtype(source: Source) -> str:

@@ -7,33 +7,21 @@ Only rows of one head change places, so a head's rows are read together and hand
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from trnt.checkpoint import mapping
 from trnt.checkpoint.dtypes import size_of
 from trnt.checkpoint.source import PIECE, Source
+from trnt.checkpoint.wrapped import Wrapped
 from trnt.models.registry import ModelEntry
 
 
-class Reordered(Source):
+class Reordered(Wrapped):
     """`source`, with the rows of some tensors in the other order. heads: tensor -> rows of one head."""
 
     def __init__(self, source: Source, heads: dict[str, int]) -> None:
-        super().__init__(source.path)
-        self.source, self.kind, self.tensors, self.heads = source, source.kind, source.tensors, heads
-
-    def files(self) -> list[Path]:
-        return self.source.files()
-
-    def file_of(self, name: str) -> str:
-        return self.source.file_of(name)
-
-    def handle(self, file: Path) -> int:
-        return self.source.handle(file)
-
-    def close(self) -> None:
-        self.source.close()
+        super().__init__(source, source.tensors)
+        self.heads = heads
 
     def read(self, name: str, first: int, out: memoryview) -> None:
         """Fill `out` with a stretch of the tensor in the other order."""

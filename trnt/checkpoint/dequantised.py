@@ -1,0 +1,86 @@
+"""fp8 weights with a scale per block, read as bf16, piece by piece.
+
+DeepSeek-V3's release: a weight F8_E4M3 [r, c] with `<name>_scale_inv` F32 [ceil(r / 128), ceil(c / 128)]; a value is
+the fp8 number times the scale of its block, in fp32, rounded once to bf16 (as `weight_dequant` of the published inference
+code and transformers' Fp8Dequantize do).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trnt.checkpoint.dtypes import size_of
+from trnt.checkpoint.source import Info, Source, refuse
+from trnt.checkpoint.wrapped import Wrapped
+from trnt.errors import TrntError
+
+SUFFIX = "_scale_inv"
+FP8, SCALE, OUT = "F8_E4M3", "F32", "BF16"
+
+
+class Dequantised(Wrapped):
+    """`source` with its fp8 weights as bf16 and without their scales. block: (rows, columns) of one scale."""
+
+    def __init__(self, source: Source, block: tuple[int, int]) -> None:
+        self.scaled = {name for name, info in source.tensors.items() if info.dtype == FP8}
+        hidden = {name + SUFFIX for name in self.scaled}
+        seen = {
+            name: Info(OUT, info.shape) if name in self.scaled else info
+            for name, info in source.tensors.items()
+            if name not in hidden
+        }
+        super().__init__(source, seen)
+        self.block = block
+        self.scales: dict[str, Any] = {}
+
+    def read(self, name: str, first: int, out: memoryview) -> None:
+        """Fill `out` with bf16 values; whole rows are read, as a row's blocks belong together."""
+        if name not in self.scaled:
+            self.source.read(name, first, out)
+            return
+        import torch
+
+        columns = self.tensors[name].shape[-1]
+        count = len(out) // size_of(OUT)
+        begin, end = first // columns, -(-(first + count) // columns)
+        raw = bytearray((end - begin) * columns)
+        self.source.read(name, begin * columns, memoryview(raw))
+        values = torch.frombuffer(raw, dtype=torch.float8_e4m3fn).view(-1, columns).float()
+        scales = self._scales(name)[torch.arange(begin, end) // self.block[0]]
+        values *= scales.repeat_interleave(self.block[1], dim=1)[:, :columns]
+        found = values.bfloat16().view(-1)[first - begin * columns :][:count]
+        out[:] = found.view(torch.uint8).numpy().data
+
+    def _scales(self, name: str) -> Any:
+        if name not in self.scales:
+            self.scales[name] = self.source.tensor(name + SUFFIX)
+        return self.scales[name]
+
+
+def dequantised(source: Source, config: dict[str, Any]) -> tuple[Source, dict[str, Any], list[str]]:
+    """(the source read as bf16, config.json without its quantisation, what to tell the user); as it was if not quantised.
+
+    Raises TrntError for another method than block-scaled fp8, and for every weight whose scale is missing or misshapen.
+    """
+    told = config.get("quantization_config")
+    if not told:
+        return source, config, []
+    method, block = told.get("quant_method", "unknown"), told.get("weight_block_size")
+    if method != "fp8" or not block or source.kind != "hf":
+        raise TrntError(
+            f"{source.path} is quantised ({method}), which trnt does not read yet", "use the bf16 release of the model"
+        )
+    rows, columns = int(block[0]), int(block[1])
+    found = Dequantised(source, (rows, columns))
+    problems = []
+    for name in sorted(found.scaled):
+        scale, shape = source.tensors.get(name + SUFFIX), source.tensors[name].shape
+        wanted = tuple(-(-n // b) for n, b in zip(shape, (rows, columns), strict=False))
+        if scale is None:
+            problems.append(f"{name} is fp8 and has no {SUFFIX}")
+        elif len(shape) != 2 or scale.shape != wanted or scale.dtype != SCALE:
+            problems.append(f"{name}{SUFFIX} is {scale.dtype} {list(scale.shape)}, not {SCALE} {list(wanted)}")
+    refuse(source.path, problems, "download the files again")
+    rest = {key: value for key, value in config.items() if key != "quantization_config"}
+    note = f"{len(found.scaled)} fp8 weights are read as bf16 (one scale for each {rows} x {columns})"
+    return found, rest, [note]
