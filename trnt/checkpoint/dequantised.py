@@ -58,7 +58,7 @@ class Dequantised(Wrapped):
 
 
 def dequantised(source: Source, config: dict[str, Any]) -> tuple[Source, dict[str, Any], list[str]]:
-    """(the source read as bf16, config.json without its quantisation, what to tell the user); as it was if not quantised.
+    """(the source read as bf16, config.json without its quantisation, what to tell the user); else all as it was.
 
     Raises TrntError for another method than block-scaled fp8, and for every weight whose scale is missing or misshapen.
     """
