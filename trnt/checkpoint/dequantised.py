@@ -1,8 +1,8 @@
 """fp8 weights with a scale per block, read as bf16, piece by piece.
 
 DeepSeek-V3's release: a weight F8_E4M3 [r, c] with `<name>_scale_inv` F32 [ceil(r / 128), ceil(c / 128)]; a value is
-the fp8 number times the scale of its block, in fp32, rounded once to bf16 (as `weight_dequant` of the published inference
-code and transformers' Fp8Dequantize do).
+the fp8 number times the scale of its block, in fp32, rounded once to bf16 (as `weight_dequant` of the published
+inference code and transformers' Fp8Dequantize do).
 """
 
 from __future__ import annotations
