@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from trnt.kernels import hardware, sim
 from trnt.kernels.sim import isa as nisa
 from trnt.kernels.sim import language as nl
+from trnt.kernels.sim import machine, subset
 
 
 @sim.jit
@@ -64,6 +67,33 @@ def test_the_peak_is_what_is_alive_at_one_time() -> None:
 def test_a_loop_costs_one_trip(trips: int) -> None:
     kept_over_a_loop(ROWS, trips)
     assert kept_over_a_loop.report.peak.sbuf == 800
+
+
+def test_what_the_kernel_lets_go_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only when it lived is kept: a kernel of many tiles needs no more memory than those it holds."""
+    import gc
+    import weakref
+
+    kept: list[weakref.ref[machine.Storage]] = []
+    original = machine.Machine.allocate
+
+    def allocate(*args: Any) -> machine.Storage:
+        made = original(*args)
+        kept.append(weakref.ref(made))
+        return made
+
+    @sim.jit
+    def many():
+        for i in range(20):
+            tile = nl.ndarray((128, 100), dtype=nl.float32)
+            nisa.memset(dst=tile, value=float(i))
+        gc.collect()
+        assert sum(ref() is not None for ref in kept) == 1
+
+    monkeypatch.setattr(machine.Machine, "allocate", allocate)
+    monkeypatch.setattr(subset, "check", lambda function: None)
+    many()
+    assert len(kept) == 20
 
 
 def test_banks_are_whole() -> None:

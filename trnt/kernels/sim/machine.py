@@ -23,6 +23,17 @@ NOT_MATMUL, MATMUL = 0, 1  # who wrote an element of PSUM
 
 
 @dataclass(eq=False)
+class Life:
+    """When a tensor on chip was first and last touched: all that is kept of it once the kernel has let it go."""
+
+    buffer: str
+    bytes_per_partition: int
+    where: str
+    first: int = -1
+    last: int = -1
+
+
+@dataclass(eq=False)
 class Storage:
     """The memory behind a tensor and its views. On chip the first dimension is the partition."""
 
@@ -35,11 +46,10 @@ class Storage:
     state: np.ndarray | None  # flat, EMPTY to READ; None: all written, as kernel inputs are
     depth: int
     """How many run-time loops were open when it was made."""
-    counted: bool
+    life: Life | None = None
+    """None for what does not count: HBM, and what later trips of a run-time loop make."""
     address: tuple[int, int] | None = None
     """(first partition, first byte within it) where the kernel placed it by hand."""
-    first: int = -1
-    last: int = -1
     dead: bool = False
     by_matmul: np.ndarray | None = None  # PSUM only
 
@@ -90,12 +100,11 @@ class Machine:
         self.core = core
         self.reverse = reverse
         self.now = 0
-        self.storages: list[Storage] = []
+        self.lives: list[Life] = []
         self.loops: list[Loop] = []
         self.issued: list[Issued] = []
         self.placed: list[Storage] = []
         self.scalar_sums: np.ndarray | None = None  # the scalar engine's reduce registers
-        self.vector_sums: np.ndarray | None = None
 
     def allocate(self, shape: tuple[int, ...], dtype: str, buffer: str, name: str, address: Any) -> Storage:
         if dtype not in numerics.DTYPES:
@@ -114,9 +123,7 @@ class Machine:
         # What was never written is poison besides, as in the official simulator.
         data.fill(4 if dtype in numerics.INTEGERS else (False if dtype == "bool" else np.nan))
         first_trip = all(loop.trip == 0 for loop in self.loops)
-        made = Storage(
-            tuple(shape), dtype, buffer, name, where, data, np.zeros(count, np.uint8), len(self.loops), first_trip
-        )
+        made = Storage(tuple(shape), dtype, buffer, name, where, data, np.zeros(count, np.uint8), len(self.loops))
         if buffer == "psum":
             made.by_matmul = np.zeros(count, np.uint8)
         if address is not None and on_chip:
@@ -125,7 +132,8 @@ class Machine:
         if self.loops:
             self.loops[-1].made.append(made)
         if on_chip and first_trip:
-            self.storages.append(made)
+            made.life = Life(buffer, made.bytes_per_partition, where)
+            self.lives.append(made.life)
             self.check_one(made)
         return made
 
@@ -140,10 +148,11 @@ class Machine:
     def touch(self, storage: Storage) -> None:
         if storage.dead:
             refuse("escape", f"the tensor made at {storage.where} belongs to a run-time loop that has ended")
-        if storage.counted and all(loop.trip == 0 for loop in self.loops[: storage.depth]):
-            if storage.first < 0:
-                storage.first = self.now
-            storage.last = max(storage.last, self.now)
+        life = storage.life
+        if life is not None and all(loop.trip == 0 for loop in self.loops[: storage.depth]):
+            if life.first < 0:
+                life.first = self.now
+            life.last = max(life.last, self.now)
         for loop in self.loops[storage.depth :]:
             loop.touched[id(storage)] = storage
 
@@ -186,27 +195,27 @@ class Machine:
     def peak(self) -> Peak:
         """The most bytes and banks alive at one time. Raises Refused where that is more than there is."""
         core = self.core
-        events: list[tuple[int, int, Storage]] = []
-        for storage in self.storages:
-            if storage.first >= 0:
-                events += [(storage.first, 1, storage), (storage.last + 1, -1, storage)]
+        events: list[tuple[int, int, Life]] = []
+        for life in self.lives:
+            if life.first >= 0:
+                events += [(life.first, 1, life), (life.last + 1, -1, life)]
         most_sbuf = sbuf = most_banks = banks = 0
         where = ""
-        for _, change, storage in sorted(events, key=lambda event: event[:2]):
-            if storage.buffer == "psum":
-                banks += change * -(-storage.bytes_per_partition // core.psum_bank_bytes)
+        for _, change, life in sorted(events, key=lambda event: event[:2]):
+            if life.buffer == "psum":
+                banks += change * -(-life.bytes_per_partition // core.psum_bank_bytes)
                 most_banks = max(most_banks, banks)
                 if banks > core.psum_banks:
-                    refuse("banks", f"{banks} PSUM banks alive at one time: there are {core.psum_banks}", storage.where)
+                    refuse("banks", f"{banks} PSUM banks alive at one time: there are {core.psum_banks}", life.where)
                 continue
-            sbuf += change * storage.bytes_per_partition
+            sbuf += change * life.bytes_per_partition
             if sbuf > most_sbuf:
-                most_sbuf, where = sbuf, storage.where
+                most_sbuf, where = sbuf, life.where
             if sbuf > core.sbuf_usable:
                 refuse(
                     "sbuf",
                     f"{sbuf:,} bytes per partition alive at one time: {core.name} has {core.sbuf_usable:,}",
-                    storage.where,
+                    life.where,
                 )
         return Peak(most_sbuf, most_banks, where)
 

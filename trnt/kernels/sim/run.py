@@ -105,7 +105,11 @@ def as_array(value: Any) -> np.ndarray | None:
     if torch is None or not isinstance(value, torch.Tensor):
         return None
     value = value.detach().contiguous()
-    twins = {torch.bfloat16: (torch.int16, ml_dtypes.bfloat16), torch.float8_e5m2: (torch.int8, ml_dtypes.float8_e5m2)}
+    twins = {
+        torch.bfloat16: (torch.int16, ml_dtypes.bfloat16),
+        torch.float8_e5m2: (torch.int8, ml_dtypes.float8_e5m2),
+        torch.float8_e4m3fn: (torch.int8, ml_dtypes.float8_e4m3fn),
+    }
     if value.dtype in twins:
         carrier, dtype = twins[value.dtype]
         return value.view(carrier).numpy().view(dtype)
@@ -126,7 +130,7 @@ def given(array: np.ndarray) -> NkiTensor:
         refuse("dtype", f"an input of {array.dtype}: the device has no such type", "input")
     flat = np.ascontiguousarray(array).reshape(-1)
     name = numerics.NAMES[array.dtype]
-    return whole(Storage(array.shape, name, "shared_hbm", "", "input", flat, None, 0, True))
+    return whole(Storage(array.shape, name, "shared_hbm", "", "input", flat, None, 0))
 
 
 def out(value: Any) -> np.ndarray:
