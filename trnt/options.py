@@ -74,14 +74,16 @@ def one_of(*choices: str) -> Check:
     return check
 
 
+KERNELS = ("auto", "torch", "nki", "nki-sim")
+
+
 def kernels_name(name: str, value: Any) -> str:
     """The name of trnt's own kernels, or of those that another package brings (docs/customise.md)."""
-    own = ("auto", "torch", "nki", "nki-sim")
-    if value in own:
+    if value in KERNELS:
         return str(value)
     from trnt import plugins
 
-    return one_of(*own, *plugins.installed("trnt.kernels"))(name, value)
+    return one_of(*KERNELS, *plugins.installed("trnt.kernels"))(name, value)
 
 
 def text(name: str, value: Any) -> str:

@@ -6,8 +6,8 @@ import pytest
 
 from trnt.errors import TrntError
 from trnt.kernels import choose as module
-from trnt.kernels.choose import KERNELS, choose
-from trnt.options import BY_NAME
+from trnt.kernels.choose import choose
+from trnt.options import BY_NAME, KERNELS
 
 
 @pytest.mark.parametrize(

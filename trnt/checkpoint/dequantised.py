@@ -7,6 +7,7 @@ inference code and transformers' Fp8Dequantize do).
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from trnt.checkpoint.dtypes import size_of
@@ -16,6 +17,7 @@ from trnt.errors import TrntError
 
 SUFFIX = "_scale_inv"
 FP8, SCALE, OUT = "F8_E4M3", "F32", "BF16"
+SCALES = 64  # tensors whose scales are kept: a weight is read piece by piece, by a few threads
 
 
 class Dequantised(Wrapped):
@@ -31,7 +33,7 @@ class Dequantised(Wrapped):
         }
         super().__init__(source, seen)
         self.block = block
-        self.scales: dict[str, Any] = {}
+        self.scales = functools.lru_cache(SCALES)(lambda name: source.tensor(name + SUFFIX))
 
     def read(self, name: str, first: int, out: memoryview) -> None:
         """Fill `out` with bf16 values; whole rows are read, as a row's blocks belong together."""
@@ -46,15 +48,10 @@ class Dequantised(Wrapped):
         raw = bytearray((end - begin) * columns)
         self.source.read(name, begin * columns, memoryview(raw))
         values = torch.frombuffer(raw, dtype=torch.float8_e4m3fn).view(-1, columns).float()
-        scales = self._scales(name)[torch.arange(begin, end) // self.block[0]]
+        scales = self.scales(name)[torch.arange(begin, end) // self.block[0]]
         values *= scales.repeat_interleave(self.block[1], dim=1)[:, :columns]
         found = values.bfloat16().view(-1)[first - begin * columns :][:count]
         out[:] = found.view(torch.uint8).numpy().data
-
-    def _scales(self, name: str) -> Any:
-        if name not in self.scales:
-            self.scales[name] = self.source.tensor(name + SUFFIX)
-        return self.scales[name]
 
 
 def dequantised(source: Source, config: dict[str, Any]) -> tuple[Source, dict[str, Any], list[str]]:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from trnt import plugins
 from trnt.errors import TrntError
 
-KERNELS = ("auto", "torch", "nki", "nki-sim")
-
 
 @dataclass(frozen=True)
 class Kernels:
@@ -19,12 +17,17 @@ class Kernels:
     why: str
 
 
-def has_nki() -> bool:
-    """Whether NKI and TorchNeuron are installed; PyPI's placeholder packages do not count."""
+def importable(*names: str) -> bool:
+    """Whether all these modules are installed; none is imported but the packages that a dotted name lies in."""
     try:
-        return all(importlib.util.find_spec(name) is not None for name in ("nki.isa", "torch_neuronx"))
+        return all(importlib.util.find_spec(name) is not None for name in names)
     except (ImportError, ValueError):
         return False
+
+
+def has_nki() -> bool:
+    """Whether NKI and TorchNeuron are installed; PyPI's placeholder of NKI has no `isa`."""
+    return importable("nki.isa", "torch_neuronx")
 
 
 def choose(asked: str, kind: str, num_experts: int, top_k: int) -> Kernels:

@@ -30,11 +30,11 @@ def swap(model_config: Any, *, moe_balance: str = "none", kernels: str = "torch"
     kernels: torch, a plugin's, or nki and nki-sim, which share their modules: where the tensors are decides.
     moe_balance: none; bias (torchtitan's loss-free bias, which a Hugging Face export cannot carry); aux (a loss term).
     """
+    routed_type, experts_type, router_type = parts_of(kernels)
     for layer in model_config.layers:
         layer.attention.inner_attention = DocumentAttention.Config()
         if layer.moe is None:
             continue
-        routed_type, experts_type, router_type = parts_of(kernels)
         routed = layer.moe.routed_experts = derive(layer.moe.routed_experts, routed_type)
         routed.inner_experts = derive(routed.inner_experts, experts_type)
         routed.token_dispatcher = derive(routed.token_dispatcher, Dispatcher.Config)

@@ -219,7 +219,7 @@ def titan_spec(name: str, size: DeepSeekV3Size, parallelize_fn: Callable[..., An
     import torchtitan.models.deepseek_v3 as titan
     from torchtitan.components.optimizer import register_moe_load_balancing_hook
     from torchtitan.distributed.pipeline_parallel import pipeline_llm
-    from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
+    from torchtitan.models.common import ComplexRoPE
     from torchtitan.protocols.model_spec import ModelSpec
 
     rope = ComplexRoPE.Config(
@@ -260,20 +260,9 @@ def titan_spec(name: str, size: DeepSeekV3Size, parallelize_fn: Callable[..., An
         rope=rope,
     )
     model = titan.DeepSeekV3Model.Config(
-        dim=size.hidden_size,
-        vocab_size=size.vocab_size,
-        tok_embeddings=Embedding.Config(
-            num_embeddings=size.vocab_size, embedding_dim=size.hidden_size, param_init=titan._EMBEDDING_INIT
-        ),
-        norm=RMSNorm.Config(normalized_shape=size.hidden_size, param_init=titan._NORM_INIT),
-        lm_head=Linear.Config(
-            in_features=size.hidden_size,
-            out_features=size.vocab_size,
-            param_init=titan._output_linear_init(size.hidden_size),
-        ),
-        layers=layers,
+        dim=size.hidden_size, vocab_size=size.vocab_size, layers=layers, **shared.ends(titan, size)
     )
-    for _, norm, _, _ in model.traverse(RMSNorm.Config):
+    for _, norm, _, _ in model.traverse(type(model.norm)):
         norm.eps = size.rms_norm_eps
     for layer in layers:
         layer.attention.q_norm.eps = layer.attention.kv_norm.eps = LATENT_EPS

@@ -138,7 +138,7 @@ def titan_spec(name: str, size: Llama3Size, parallelize_fn: Callable[..., Any] |
     device.ensure()
     import torchtitan.models.llama3 as titan
     from torchtitan.distributed.pipeline_parallel import pipeline_llm
-    from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
+    from torchtitan.models.common import ComplexRoPE
     from torchtitan.models.common.config_utils import get_attention_config, make_gqa_config
     from torchtitan.protocols.model_spec import ModelSpec
 
@@ -170,23 +170,14 @@ def titan_spec(name: str, size: Llama3Size, parallelize_fn: Callable[..., Any] |
             inner_attention=get_attention_config("varlen"),
             **common,
         )
-    embedding_init = titan._EMBEDDING_SKIP_INIT if size.tied else titan._EMBEDDING_INIT
     model = titan.Llama3Model.Config(
         dim=size.hidden_size,
         vocab_size=size.vocab_size,
         enable_weight_tying=size.tied,
-        tok_embeddings=Embedding.Config(
-            num_embeddings=size.vocab_size, embedding_dim=size.hidden_size, param_init=embedding_init
-        ),
-        norm=RMSNorm.Config(normalized_shape=size.hidden_size, param_init=titan._NORM_INIT),
-        lm_head=Linear.Config(
-            in_features=size.hidden_size,
-            out_features=size.vocab_size,
-            param_init=titan._output_linear_init(size.hidden_size),
-        ),
         layers=layers,
+        **shared.ends(titan, size),
     )
-    for _, norm, _, _ in model.traverse(RMSNorm.Config):
+    for _, norm, _, _ in model.traverse(type(model.norm)):
         norm.eps = size.rms_norm_eps
     return ModelSpec(
         name="llama3",

@@ -59,3 +59,21 @@ def only(config: dict[str, Any], wanted: dict[str, Any], family: str) -> None:
             raise TrntError(
                 f"config.json has {key} {config[key]!r}, and trnt's {family} has {value!r}", "use another model"
             )
+
+
+def ends(titan: Any, size: Any) -> dict[str, Any]:
+    """Embedding, last norm and head of a decoder config, with the initialisations of a family's torchtitan module."""
+    from torchtitan.models.common import Embedding, Linear, RMSNorm
+
+    embedding_init = titan._EMBEDDING_SKIP_INIT if size.tied else titan._EMBEDDING_INIT
+    return {
+        "tok_embeddings": Embedding.Config(
+            num_embeddings=size.vocab_size, embedding_dim=size.hidden_size, param_init=embedding_init
+        ),
+        "norm": RMSNorm.Config(normalized_shape=size.hidden_size, param_init=titan._NORM_INIT),
+        "lm_head": Linear.Config(
+            in_features=size.hidden_size,
+            out_features=size.vocab_size,
+            param_init=titan._output_linear_init(size.hidden_size),
+        ),
+    }

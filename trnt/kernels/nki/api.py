@@ -9,20 +9,16 @@ are those that the official simulator lacks.
 
 from __future__ import annotations
 
-import importlib.util
 import os
+
+from trnt.kernels.choose import importable
 
 __all__ = ["nisa", "nki", "nl", "real"]
 
 
 def real() -> bool:
     """Whether the vendor's package is here and wanted; PyPI's placeholder of that name has no `isa`."""
-    if os.environ.get("TRNT_NKI") == "interpreter":
-        return False
-    try:
-        return importlib.util.find_spec("nki.isa") is not None
-    except (ImportError, ValueError):
-        return False
+    return os.environ.get("TRNT_NKI") != "interpreter" and importable("nki.isa")
 
 
 if real():

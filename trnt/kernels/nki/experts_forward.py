@@ -29,6 +29,7 @@ from trnt.kernels.nki.tiles import (
     SLACK,
     P,
     add_up,
+    check_launch,
     expert_rows,
     gather_rows,
     load_bias,
@@ -127,8 +128,7 @@ def experts_forward(
     dtype = x_TD.dtype
     size = 2 if dtype == nl.bfloat16 else 4
     nD, nF = (D + P - 1) // P, (F + P - 1) // P
-    assert B in (128, 256, 512), "blocks are of 128, 256 or 512 rows"
-    assert nl.num_programs() == 1, "one physical core: set NEURON_LOGICAL_NC_CONFIG=1"
+    check_launch(B)
     step, first_up = (2, 1) if interleaved else (1, 0)
 
     room = room_for_weights(D, F, B, size, save)

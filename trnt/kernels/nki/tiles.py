@@ -13,6 +13,12 @@ COLUMNS = 512  # fp32 columns of one PSUM bank, and the widest moving operand
 SLACK = 12288  # bytes of each partition left for small tiles: indices, affinities, biases
 
 
+def check_launch(B):
+    """What both experts kernels ask of their blocks and of the launch grid."""
+    assert B in (128, 256, 512), "blocks are of 128, 256 or 512 rows"
+    assert nl.num_programs() == 1, "one physical core: set NEURON_LOGICAL_NC_CONFIG=1"
+
+
 def parts(length, step):
     """[(number, first, size), ...]: `length` in steps, the last one shorter."""
     found = []

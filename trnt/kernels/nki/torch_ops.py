@@ -6,7 +6,6 @@ the interpreter runs it. Shapes never depend on data. Not run on hardware.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 from trnt.errors import TrntError
+from trnt.kernels.choose import importable
 from trnt.kernels.nki import api
 from trnt.kernels.nki.experts_backward import experts_backward as backward_kernel
 from trnt.kernels.nki.experts_forward import experts_forward as forward_kernel
@@ -26,7 +26,7 @@ GPT_OSS_LIMIT = 7.0
 
 def operator(name: str) -> Callable[..., Any]:
     """How an operator is registered here: by TorchNeuron's `nki_op`, or as a plain custom operator."""
-    if api.real() and importlib.util.find_spec("torch_neuronx") is not None:
+    if api.real() and importable("torch_neuronx"):
         import torch_neuronx
 
         if hasattr(torch_neuronx, "nki_op"):

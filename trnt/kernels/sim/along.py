@@ -9,11 +9,10 @@ import numpy as np
 
 from trnt.kernels.sim import numerics
 from trnt.kernels.sim.elementwise import apply, integers, quiet, reduce_cmd
-from trnt.kernels.sim.machine import machine
 from trnt.kernels.sim.operands import column, count, flat, instruction, operator, same, tile, two_psum
 from trnt.kernels.sim.ops import OPS
 from trnt.kernels.sim.refusal import refuse
-from trnt.kernels.sim.tensor import NkiTensor
+from trnt.kernels.sim.tensor import NkiTensor, spread
 
 
 @instruction
@@ -124,10 +123,7 @@ def iota(dst: NkiTensor, pattern: Any, offset: int = 0, channel_multiplier: int 
 
 
 def affine(rows: int, pattern: Any, offset: int, channel_multiplier: int) -> np.ndarray:
-    inner = np.zeros(1, np.int64)
-    for step, size in pattern:
-        inner = (inner[:, None] + np.arange(size) * step).reshape(-1)
-    return offset + np.arange(rows)[:, None] * channel_multiplier + inner
+    return offset + np.arange(rows)[:, None] * channel_multiplier + spread(pattern)
 
 
 @instruction
@@ -220,9 +216,3 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Any, name: s
     order = np.concatenate([np.asarray(shuffle_mask) + base for base in range(0, src.shape[0], 32)])
     dst.write(values[order])
     count("nc_stream_shuffle", "vector", dst)
-
-
-def one_core() -> None:
-    """LNC2's exchanges need a second core, which the interpreter does not have."""
-    machine()
-    refuse("lnc", "an exchange between the two cores of an LNC")

@@ -35,8 +35,6 @@ from trnt.kernels.sim.search import max8, nc_find_index8, nc_match_replace8, nc_
 from trnt.kernels.sim.tensor import NkiTensor, scalar
 from trnt.kernels.sim.tensor_engine import matmul_perf_mode, nc_matmul, nc_transpose
 
-REGISTERS = 64  # of 32 bits per engine
-
 
 class nc_version(Enum):
     gen2 = 2

@@ -309,9 +309,7 @@ class NkiTensor:
     def picked(self) -> np.ndarray:
         """(rows, elements): the place in the storage of every element of a view with picked rows, unchecked."""
         assert self.rows is not None
-        inner = np.zeros(1, np.int64)
-        for stride, count in zip(self.strides[1:], self.shape[1:], strict=True):
-            inner = (inner[:, None] + np.arange(count) * stride).reshape(-1)
+        inner = spread(self.get_pattern()[1:])
         return self.offset + self.rows.index[:, None] * self.rows.step + inner
 
     def read(self) -> np.ndarray:
@@ -338,6 +336,14 @@ class NkiTensor:
             self._array(storage.by_matmul)[...] = MATMUL if by_matmul else NOT_MATMUL
         if storage.address is not None:
             machine().overlay(storage)
+
+
+def spread(pattern: Any) -> np.ndarray:
+    """The offset of every element of [[step, count], ...], the last pair fastest."""
+    places = np.zeros(1, np.int64)
+    for step, count in pattern:
+        places = (places[:, None] + np.arange(count) * step).reshape(-1)
+    return places
 
 
 def _bound(value: Any, default: int, size: int) -> Any:
