@@ -55,11 +55,13 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
-    """The error for a name that does not exist: did-you-mean where something is near, the list where it is short."""
+def unknown(kind: str, name: str, known: Iterable[str], *, listed_by: str | None = None) -> UsageError:
+    """The error for a name that does not exist: the nearest name, else the list or what lists it."""
     names = sorted(known)
     near = nearest(name, names)
     if near is not None:
         return UsageError(f"unknown {kind} '{name}'", f"did you mean '{near}'?")
+    if listed_by is not None:
+        return UsageError(f"unknown {kind} '{name}'", f"'{listed_by}' lists them")
     listing = ", ".join(names[:24]) + (", ..." if len(names) > 24 else "")
     return UsageError(f"unknown {kind} '{name}'", f"choose one of: {listing}")

@@ -10,7 +10,7 @@ import torch
 from torchtitan.models.common.attention import create_varlen_metadata_for_document
 
 from trnt.kernels import reference
-from trnt.kernels.attention import DocumentAttention, document_mask
+from trnt.kernels.attention import DocumentAttention, Sinks, document_mask, masked_attention
 
 
 def positions(*lengths: int) -> torch.Tensor:
@@ -69,9 +69,23 @@ def test_the_dense_mask_of_other_devices_says_the_same() -> None:
     assert torch.equal(document_mask(masks.cu_seq_q, 2, 12), expected)
 
 
+def test_sinks_and_windows_equal_the_reference_here_and_on_other_devices() -> None:
+    q, k, v = (torch.randn(2, 12, h, 8) for h in (6, 2, 2))
+    where = torch.cat([positions(3, 9), positions(12)])
+    masks = create_varlen_metadata_for_document(where)
+    sinks = torch.linspace(-1, 1, 6)
+    expected = reference.attention(q, k, v, where, 0.2, sinks_H=sinks, window=4)
+    windowed = module(window_size=(3, 0))
+    got = windowed(q, k, v, attention_masks=masks, scale=0.2, enable_gqa=True, out_transform=Sinks(sinks))
+    assert torch.allclose(got, expected, atol=1e-5)
+    mask = document_mask(masks.cu_seq_q, 2, 12, 4)
+    assert torch.allclose(masked_attention(q, k, v, mask, 0.2, Sinks(sinks)), expected, atol=1e-5)
+
+
 def test_what_the_kernel_cannot_do_is_refused() -> None:
-    with pytest.raises(ValueError, match="window"):
-        module(window_size=(128, 0))
+    for size in ((128, 1), (-1, -1)):
+        with pytest.raises(ValueError, match="window"):
+            module(window_size=size)
     q, k, v = (torch.randn(1, 4, 2, 8) for _ in range(3))
     with pytest.raises(ValueError, match="out_transform"):
         module()(q, k, v, out_transform=lambda out, lse: out)

@@ -1,14 +1,11 @@
-"""The CPU kernels equal the plain-torch reference, forward and every gradient, in the tensors' own dtype."""
+"""The experts on CPU equal the plain-torch reference, forward and every gradient, in the tensors' own dtype."""
 
 from __future__ import annotations
-
-import itertools
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from trnt.kernels import cpu, reference
 
@@ -113,116 +110,38 @@ def test_experts_compute_in_bf16_without_a_cast() -> None:
     assert close(y.float(), expected, 3 * 2**-8)  # three roundings to 8 bits
 
 
-class Sizes(TorchDispatchMode):
-    """Remembers the largest tensor that any operation returned, in elements."""
-
-    largest = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        out = func(*args, **(kwargs or {}))
-        for value in out if isinstance(out, (tuple, list)) else (out,):
-            if isinstance(value, torch.Tensor):
-                Sizes.largest = max(Sizes.largest, value.numel())
-        return out
-
-
-def qkv(length: int, heads: int, kv: int, width: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(length)
-    return [torch.randn(length, h, width, generator=generator).to(dtype).requires_grad_() for h in (heads, kv, kv)]
-
-
-def positions_of(edges: list[int]) -> torch.Tensor:
-    return torch.cat([torch.arange(b - a) for a, b in itertools.pairwise(edges)])[None]
-
-
-EDGES = {
-    "one document": [0, 40],
-    "documents of one token": list(range(12)),
-    "prime lengths": [0, 7, 20, 37, 40],
-    "equal lengths": [0, 8, 16, 24, 32],
-    "equal runs": [0, 5, 10, 12, 14, 29],
-}
-
-
-@pytest.mark.parametrize("edges", EDGES.values(), ids=EDGES.keys())
-@pytest.mark.parametrize(("heads", "kv"), [(4, 4), (6, 2), (4, 1)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_attention_equals_the_reference(edges: list[int], heads: int, kv: int, dtype: torch.dtype) -> None:
-    q, k, v = qkv(edges[-1], heads, kv, 16, dtype)
-    cu = torch.tensor(edges, dtype=torch.int32)
-    expected = reference.attention(q[None], k[None], v[None], positions_of(edges), 0.3)[0]
-    got, _ = cpu.document_attention(q, k, v, cu, 0.3)
-    do = torch.randn(expected.shape, generator=torch.Generator().manual_seed(3)).to(dtype)
-    wanted = torch.autograd.grad(expected, (q, k, v), do)
-    found = torch.autograd.grad(got, (q, k, v), do)
-    # every number here is a sum of terms of size 1, also where the sum is exactly zero (a document of one token)
-    pairs = zip(("out", "dq", "dk", "dv"), (got, *found), (expected, *wanted), strict=True)
-    assert [name for name, one, two in pairs if not close(one, two, floor=1.0)] == []
-
-
-def test_a_changed_neighbour_leaves_a_document_bit_equal() -> None:
-    q, k, v = qkv(40, 4, 2, 16)
-    cu = torch.tensor([0, 13, 29, 40], dtype=torch.int32)
-    before, _ = cpu.document_attention(q, k, v, cu, 0.25)
-    with torch.no_grad():
-        for x in (q, k, v):
-            x[13:29] += 1
-    after, _ = cpu.document_attention(q, k, v, cu, 0.25)
-    assert torch.equal(before[:13], after[:13])
-    assert torch.equal(before[29:], after[29:])
-    assert not torch.equal(before[13:29], after[13:29])
-
-
-def test_attention_never_makes_a_square_of_the_length() -> None:
-    length = 1024
-    q, k, v = qkv(length, 2, 1, 16)
-    Sizes.largest = 0
-    with Sizes():
-        out, _ = cpu.document_attention(q, k, v, torch.tensor([0, 1000, length], dtype=torch.int32), 0.25)
-        out.sum().backward()
-    assert length * 2 * 16 <= Sizes.largest < length * length / 4
-
-
-@pytest.mark.parametrize("edges", [[0, 5], [1, 10], [0, 7, 3, 10], []])
-def test_boundaries_that_do_not_fit_are_refused(edges: list[int]) -> None:
-    q, k, v = qkv(10, 2, 1, 8)
-    with pytest.raises(ValueError, match="boundaries"):
-        cpu.document_attention(q, k, v, torch.tensor(edges, dtype=torch.int32), 0.25)
-
-
-def test_operators_keep_torch_s_rules() -> None:
+def test_the_operators_keep_torch_s_rules() -> None:
     w1, w2, w3 = weights(3, 4, 5)
     x = torch.randn(6, 4, requires_grad=True)
     torch.library.opcheck(cpu.grouped_swiglu, (x, w1, w2, w3, torch.tensor([1, 0, 5])))
-    q, k, v = qkv(10, 4, 2, 8)
-    torch.library.opcheck(cpu.document_attention, (q, k, v, torch.tensor([0, 4, 10], dtype=torch.int32), 0.25))
+    torch.library.opcheck(cpu.grouped_linear, (x, w1, torch.tensor([1, 0, 5])))
 
 
-def test_a_compiled_graph_takes_both_operators_whole() -> None:
-    w1, w2, w3 = weights(3, 8, 5)
-    q, k, v = qkv(6, 2, 1, 8)
-    counts, cu = torch.tensor([1, 0, 5]), torch.tensor([0, 2, 6], dtype=torch.int32)
-
-    def both(q, k, v, w1, w2, w3):  # type: ignore[no-untyped-def]
-        out, _ = cpu.document_attention(q, k, v, cu, 0.25)
-        y, _, _ = cpu.grouped_swiglu(out.sum(1), w1, w2, w3, counts)
-        return y.square().sum()
-
-    eager = torch.autograd.grad(both(q, k, v, w1, w2, w3), (q, w1, w2))
-    compiled = torch.compile(both, fullgraph=True, backend="aot_eager")
-    found = torch.autograd.grad(compiled(q, k, v, w1, w2, w3), (q, w1, w2))
-    for one, two in zip(found, eager, strict=True):
+@pytest.mark.parametrize("counts", [[2, 0, 4], [0, 0, 6], [1, 1, 1], [0, 0, 0]])
+def test_grouped_linear_is_each_expert_s_product_and_padding_is_zero(counts: list[int]) -> None:
+    w1, _, _ = weights(3, 4, 5)
+    x = torch.randn(6, 4, requires_grad=True)
+    got = cpu.grouped_linear(x, w1, torch.tensor(counts))
+    rows = x[: sum(counts)].split(counts)
+    expected = torch.cat([row @ w.T for row, w in zip(rows, w1, strict=True)] + [torch.zeros(6 - sum(counts), 5)])
+    assert close(got, expected)
+    if not sum(counts):
+        assert not any(grad.any() for grad in torch.autograd.grad(got.sum(), (x, w1)))
+        return
+    wanted = torch.autograd.grad(expected.square().sum(), (x, w1))
+    for one, two in zip(torch.autograd.grad(got.square().sum(), (x, w1)), wanted, strict=True):
         assert close(one, two)
 
 
-def test_kernels_repeat_themselves_to_the_bit() -> None:
-    q, k, v = qkv(512, 8, 2, 32)
-    cu = torch.tensor([0, 300, 512], dtype=torch.int32)
+def test_a_compiled_graph_takes_the_operator_whole() -> None:
+    w1, w2, w3 = weights(3, 8, 5)
+    x, counts = torch.randn(6, 8, requires_grad=True), torch.tensor([1, 0, 5])
 
-    def run() -> list[torch.Tensor]:
-        out, _ = cpu.document_attention(q, k, v, cu, 0.25)
-        return [out, *torch.autograd.grad(out.square().sum(), (q, k, v))]
+    def experts(x, w1, w2, w3):  # type: ignore[no-untyped-def]
+        return cpu.grouped_swiglu(x.square(), w1, w2, w3, counts)[0].square().sum()
 
-    first = run()
-    for _ in range(3):
-        assert all(torch.equal(a, b) for a, b in zip(first, run(), strict=True))
+    eager = torch.autograd.grad(experts(x, w1, w2, w3), (x, w1, w2))
+    compiled = torch.compile(experts, fullgraph=True, backend="aot_eager")
+    found = torch.autograd.grad(compiled(x, w1, w2, w3), (x, w1, w2))
+    for one, two in zip(found, eager, strict=True):
+        assert close(one, two)

@@ -36,6 +36,7 @@ def test_counted_parameters_and_flops_are_those_of_the_built_model(name: str) ->
 def test_published_sizes() -> None:
     assert deepseek_v3.count_params(deepseek_v3.SIZES["deepseek-v3-671b"]) == pytest.approx((671e9, 37.5e9), rel=0.01)
     assert deepseek_v3.count_params(deepseek_v3.SIZES["deepseek-v3-16b"])[0] == pytest.approx(15.7e9, rel=0.01)
+    assert deepseek_v3.count_params(deepseek_v3.SIZES["deepseek-v3-236b"])[0] == pytest.approx(236e9, rel=0.01)
     assert registry.get("deepseek-ai/DeepSeek-V3").name == "deepseek-v3-671b"
     assert registry.get("deepseek-ai/DeepSeek-R1").name == "deepseek-v3-671b"
 

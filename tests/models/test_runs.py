@@ -25,7 +25,7 @@ def losses(run: Path) -> dict[int, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["llama3-tiny", "qwen3-tiny", "deepseek-v3-tiny"])
+@pytest.mark.parametrize("model", ["llama3-tiny", "qwen3-tiny", "deepseek-v3-tiny", "gpt-oss-tiny"])
 def test_train_resume_export_and_start_again(tmp_path: Path, model: str) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     trnt("train", "--model", model, "--steps", "20", "--save-every", "10", *WORDS, "--out", str(first))

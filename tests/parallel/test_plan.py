@@ -47,7 +47,7 @@ def test_the_table_shows_every_figure_and_leaves_time_out_when_unknown() -> None
     assert "time per step" not in render(plan("qwen3-tiny-moe", peak_flops=None))
 
 
-@pytest.mark.parametrize("name", ["qwen3-tiny", "qwen3-tiny-moe", "llama3-tiny", "deepseek-v3-tiny"])
+@pytest.mark.parametrize("name", ["qwen3-tiny", "qwen3-tiny-moe", "llama3-tiny", "deepseek-v3-tiny", "gpt-oss-tiny"])
 def test_activations_are_what_autograd_keeps(name: str, tiny_model: Callable[..., Any]) -> None:
     model = tiny_model(name)
     own_gradients(model)

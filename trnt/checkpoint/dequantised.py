@@ -1,4 +1,4 @@
-"""fp8 weights with a scale per block, read as bf16, piece by piece.
+"""Quantised weights read as bf16, piece by piece: fp8 with a scale per block here, MXFP4 in `checkpoint/mxfp4.py`.
 
 DeepSeek-V3's release: a weight F8_E4M3 [r, c] with `<name>_scale_inv` F32 [ceil(r / 128), ceil(c / 128)]; a value is
 the fp8 number times the scale of its block, in fp32, rounded once to bf16 (as `weight_dequant` of the published
@@ -10,8 +10,11 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from trnt.checkpoint import mxfp4
 from trnt.checkpoint.dtypes import size_of
+from trnt.checkpoint.mxfp4 import Mxfp4
 from trnt.checkpoint.source import Info, Source, refuse
+from trnt.checkpoint.transposed import transposed
 from trnt.checkpoint.wrapped import Wrapped
 from trnt.errors import TrntError
 
@@ -53,31 +56,42 @@ class Dequantised(Wrapped):
         found = values.bfloat16().view(-1)[first - begin * columns :][:count]
         out[:] = found.view(torch.uint8).numpy().data
 
+    def problems(self) -> list[str]:
+        """Weights whose scale is missing or misshapen."""
+        found = []
+        for name in sorted(self.scaled):
+            scale, shape = self.source.tensors.get(name + SUFFIX), self.tensors[name].shape
+            wanted = tuple(-(-n // b) for n, b in zip(shape, self.block, strict=False))
+            if scale is None:
+                found.append(f"{name} is fp8 and has no {SUFFIX}")
+            elif len(shape) != 2 or scale.shape != wanted or scale.dtype != SCALE:
+                found.append(f"{name}{SUFFIX} is {scale.dtype} {list(scale.shape)}, not {SCALE} {list(wanted)}")
+        return found
+
 
 def dequantised(source: Source, config: dict[str, Any]) -> tuple[Source, dict[str, Any], list[str]]:
     """(the source read as bf16, config.json without its quantisation, what to tell the user); else all as it was.
 
-    Raises TrntError for another method than block-scaled fp8, and for every weight whose scale is missing or misshapen.
+    Raises TrntError for another method than block-scaled fp8 and mxfp4, and for every weight whose scale is missing or
+    misshapen.
     """
     told = config.get("quantization_config")
     if not told:
         return source, config, []
     method, block = told.get("quant_method", "unknown"), told.get("weight_block_size")
-    if method != "fp8" or not block or source.kind != "hf":
+    found: Dequantised | Mxfp4
+    if method == "fp8" and block and source.kind == "hf":
+        found = Dequantised(source, (int(block[0]), int(block[1])))
+        note = f"{len(found.scaled)} fp8 weights are read as bf16 (one scale for each {block[0]} x {block[1]})"
+    elif method == "mxfp4" and source.kind == "hf":
+        found = Mxfp4(source)
+        note = f"{len(found.packed)} mxfp4 weights are read as bf16 (one scale for each {mxfp4.EACH})"
+    else:
         raise TrntError(
-            f"{source.path} is quantised ({method}), which trnt does not read yet", "use the bf16 release of the model"
+            f"{source.path} is quantised ({method}), which trnt does not read", "use the bf16 release of the model"
         )
-    rows, columns = int(block[0]), int(block[1])
-    found = Dequantised(source, (rows, columns))
-    problems = []
-    for name in sorted(found.scaled):
-        scale, shape = source.tensors.get(name + SUFFIX), source.tensors[name].shape
-        wanted = tuple(-(-n // b) for n, b in zip(shape, (rows, columns), strict=False))
-        if scale is None:
-            problems.append(f"{name} is fp8 and has no {SUFFIX}")
-        elif len(shape) != 2 or scale.shape != wanted or scale.dtype != SCALE:
-            problems.append(f"{name}{SUFFIX} is {scale.dtype} {list(scale.shape)}, not {SCALE} {list(wanted)}")
-    refuse(source.path, problems, "download the files again")
+    refuse(source.path, found.problems(), "download the files again")
     rest = {key: value for key, value in config.items() if key != "quantization_config"}
-    note = f"{len(found.scaled)} fp8 weights are read as bf16 (one scale for each {rows} x {columns})"
-    return found, rest, [note]
+    # Unpacked, mxfp4 is [E, out, in]; the names are those of bf16 files, which hold [E, in, out].
+    seen = transposed(found, found.packed) if isinstance(found, Mxfp4) else found
+    return seen, rest, [note]

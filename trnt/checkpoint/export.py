@@ -56,7 +56,7 @@ def check_loads(folder: Path, names: set[str]) -> None:
     config = AutoConfig.from_pretrained(folder)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    wanted = expected_file_names(model, config)
+    wanted = expected_file_names(model, config, names)
     missing, unexpected = sorted(wanted - names), sorted(names - wanted)
     if missing or unexpected:
         raise TrntError(
@@ -65,12 +65,12 @@ def check_loads(folder: Path, names: set[str]) -> None:
         )
 
 
-def expected_file_names(model: Any, config: Any) -> set[str]:
-    """The names a file of this model holds: fused experts are stored expert by expert, a tied head not at all."""
+def expected_file_names(model: Any, config: Any, written: set[str]) -> set[str]:
+    """The names a file of this model holds: experts fused if they were written so, else one by one; no tied head."""
     names: set[str] = set()
     for name in model.state_dict():
         head, fused, tail = name.partition(".mlp.experts.")
-        if fused and tail in ("gate_up_proj", "down_proj"):
+        if fused and tail in ("gate_up_proj", "down_proj") and name not in written:
             parts = ("gate_proj", "up_proj") if tail == "gate_up_proj" else ("down_proj",)
             experts = range(getattr(config, "num_experts", None) or config.num_local_experts)
             names |= {f"{head}.mlp.experts.{e}.{part}.weight" for e in experts for part in parts}

@@ -115,10 +115,11 @@ def targets(source: Source, entry: ModelEntry, kind: str, dtype: str | None) -> 
         name = link.hf if kind == "hf" else link.native
         code = link.dtype or cast_to(source.tensors[tensor].dtype, dtype)
         part = Part(tensor, first, link.numel)
+        shape = link.shape if kind == "hf" else link.native_shape
         if kind == "hf" or link.expert is None:
-            found[name] = Target(name, code, link.shape, (part,))
+            found[name] = Target(name, code, shape, (part,))
         elif name not in found:
-            found[name] = Target(name, code, (entry.size.num_experts, *link.shape), (part,))
+            found[name] = Target(name, code, (entry.size.num_experts, *shape), (part,))
         else:
             held = found[name]
             found[name] = Target(name, held.dtype, held.shape, (*held.parts, part))

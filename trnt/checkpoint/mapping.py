@@ -19,8 +19,9 @@ class Link:
 
     expert: None for a whole tensor, else the slice along dimension 0. on_hub False: a tied head, which the Hub's files
     leave out because it is the embedding. fused: the tensor that holds it in files written with fused experts, and
-    where its values begin there. head: rows of one head where the two formats order them differently, else 0.
-    dtype: what it is always written in, None for what the others are.
+    where its values begin there. head: rows of one head where the two formats order them differently, else 0. turned:
+    whether the last two dimensions of `shape`, the Hub's, are the other way round natively. dtype: what it is always
+    written in, None for what the others are.
     """
 
     hf: str
@@ -31,6 +32,12 @@ class Link:
     fused: tuple[str, int] | None = None
     head: int = 0
     dtype: str | None = None
+    turned: bool = False
+
+    @property
+    def native_shape(self) -> tuple[int, ...]:
+        """Of the native tensor, or of the expert's slice of it."""
+        return (*self.shape[:-2], self.shape[-1], self.shape[-2]) if self.turned else self.shape
 
     @property
     def numel(self) -> int:
@@ -61,7 +68,8 @@ def links(entry: ModelEntry) -> list[Link]:
             hf, native = (text.format(layer=layer, expert=expert) for text in (row.hf, row.native))
             fused = _fused(family, row, layer, expert, math.prod(shape))
             head = letters["H"] if row.transform == "rotary" else 0
-            found.append(Link(hf, native, shape, expert, on_hub, fused, head, row.dtype))
+            turned = row.transform == "transposed"
+            found.append(Link(hf, native, shape, expert, on_hub, fused, head, row.dtype, turned))
     return found
 
 
@@ -117,7 +125,8 @@ def native_shapes(entry: ModelEntry) -> dict[str, tuple[int, ...]]:
     """Name -> shape of the native checkpoint's model tensors."""
     shapes: dict[str, tuple[int, ...]] = {}
     for link in links(entry):
-        shapes[link.native] = link.shape if link.expert is None else (entry.size.num_experts, *link.shape)
+        one = link.native_shape
+        shapes[link.native] = one if link.expert is None else (entry.size.num_experts, *one)
     return shapes
 
 

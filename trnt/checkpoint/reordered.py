@@ -12,6 +12,7 @@ from typing import Any
 from trnt.checkpoint import mapping
 from trnt.checkpoint.dtypes import size_of
 from trnt.checkpoint.source import PIECE, Source
+from trnt.checkpoint.transposed import transposed
 from trnt.checkpoint.wrapped import Wrapped
 from trnt.models.registry import ModelEntry
 
@@ -64,9 +65,10 @@ class Reordered(Wrapped):
 
 
 def ordered(source: Source, entry: ModelEntry, kind: str) -> Source:
-    """`source` as a folder of `kind` orders its rows; the source itself where nothing differs."""
+    """`source` as a folder of `kind` orders its values; the source itself where nothing differs."""
     if source.kind == kind:
         return source
     where = mapping.places(entry, source.kind, source.tensors)
     heads = {tensor: link.head for link, (tensor, _) in where.items() if link.head}
-    return Reordered(source, heads) if heads else source
+    turned = {tensor for link, (tensor, _) in where.items() if link.turned}
+    return transposed(Reordered(source, heads) if heads else source, turned)

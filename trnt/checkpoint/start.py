@@ -79,14 +79,15 @@ def _fill_one(tensor: torch.Tensor, link: Link, source: Source, name: str, first
         return
     info = source.tensors[name]
     rows = local.shape[0] if local.dim() else 1
-    row = link.numel // (link.shape[0] if link.shape else 1)
+    shape = link.native_shape
+    row = link.numel // (shape[0] if shape else 1)
     at = first + (begin[0] * row if begin else 0)
     inner = tuple(slice(b, b + n) for b, n in zip(begin[1:], local.shape[1:], strict=True))
     per_piece = max(1, PIECE // (row * size_of(info.dtype)))
     for row_first, count in pieces(rows, per_piece):
         buffer = bytearray(count * row * size_of(info.dtype))
         source.read(name, at + row_first * row, memoryview(buffer))
-        values = torch.frombuffer(buffer, dtype=torch_dtype(info.dtype)).view(count, *link.shape[1:])
+        values = torch.frombuffer(buffer, dtype=torch_dtype(info.dtype)).view(count, *shape[1:])
         if local.dim():
             local[row_first : row_first + count].copy_(values[(slice(None), *inner)])
         else:

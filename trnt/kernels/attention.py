@@ -17,17 +17,32 @@ from trnt import device
 
 device.ensure()
 
+from torch.distributed.tensor import DTensor
 from torchtitan.models.common.attention import VarlenAttention, VarlenMetadata
 
-from trnt.kernels import cpu
+from trnt.kernels import cpu_attention
+
+
+class Sinks:
+    """GPT-OSS's attention sinks as an `out_transform`, which torchtitan's kernels call with outputs and log-sum-exps.
+
+    trnt's kernels take the logits themselves. sinks_H: one logit per head beside the keys, whose value is zero.
+    """
+
+    def __init__(self, sinks_H: torch.Tensor) -> None:
+        self.sinks_H = sinks_H.to_local(grad_placements=sinks_H.placements) if isinstance(sinks_H, DTensor) else sinks_H
+
+    def __call__(self, out: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
+        """out (..., H, K) times the share of the softmax that the keys have, lse (..., H)."""
+        return out * torch.sigmoid(lse - self.sinks_H).unsqueeze(-1).to(out.dtype)
 
 
 class DocumentAttention(VarlenAttention):
     """Documents packed in one row never see each other; without boundaries a row is one document.
 
-    On CPU: `trnt::document_attention` in the tensors' own dtype, memory O(B L H K). On CUDA: torchtitan's variable
-    length attention (bf16). Elsewhere: one boolean mask of B x 1 x L x L with torch's attention, all shapes known from
-    the config (not run on hardware).
+    `window_size` (w - 1, 0): a query sees w keys, itself included. On CPU: `trnt::document_attention` in the tensors'
+    own dtype, memory O(B L H K). On CUDA: torchtitan's variable length attention (bf16). Elsewhere: one boolean mask of
+    B x 1 x L x L with torch's attention, all shapes known from the config (not run on hardware).
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -36,8 +51,10 @@ class DocumentAttention(VarlenAttention):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        if config.window_size != (-1, 0):
-            raise ValueError(f"this kernel is causal without a window, got window_size {config.window_size}")
+        before, after = config.window_size
+        if after != 0 or before < -1:
+            raise ValueError(f"this kernel is causal, got window_size {config.window_size}")
+        self.window = before + 1
 
     def forward(
         self,
@@ -50,8 +67,8 @@ class DocumentAttention(VarlenAttention):
         out_transform: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
         **options: Any,
     ) -> torch.Tensor:
-        """(B, L, H, K) from q (B, L, H, K), k and v (B, L, N, K). Raises ValueError for an `out_transform`."""
-        if out_transform is not None:
+        """(B, L, H, K) from q (B, L, H, K), k and v (B, L, N, K). Raises ValueError for an out_transform but Sinks."""
+        if out_transform is not None and not isinstance(out_transform, Sinks):
             raise ValueError("this kernel does not hand out log-sum-exps (out_transform)")
         batch, length = q_BLHK.shape[:2]
         if attention_masks is not None:
@@ -64,21 +81,45 @@ class DocumentAttention(VarlenAttention):
             if width < q_BLHK.shape[-1]:  # latent attention: the kernel has one head size
                 v_BLNK = F.pad(v_BLNK, (0, q_BLHK.shape[-1] - width))
             flat = (x.flatten(0, 1) for x in (q_BLHK, k_BLNK, v_BLNK))
-            out_THK, _ = cpu.document_attention(*flat, edges, scale)
+            sinks_H = None if out_transform is None else out_transform.sinks_H
+            out_THK, _ = cpu_attention.document_attention(*flat, edges, scale, sinks_H, self.window)
             return out_THK[..., :width].view(batch, length, -1, width)
         if q_BLHK.device.type == "cuda":
             masks = attention_masks or VarlenMetadata(edges, edges, length, length)
-            return super().forward(q_BLHK, k_BLNK, v_BLNK, attention_masks=masks, scale=scale, **options)
-        mask_BLL = document_mask(edges, batch, length)
+            return super().forward(
+                q_BLHK, k_BLNK, v_BLNK, attention_masks=masks, scale=scale, out_transform=out_transform, **options
+            )
+        mask_BLL = document_mask(edges, batch, length, self.window)
+        if out_transform is not None:
+            return masked_attention(q_BLHK, k_BLNK, v_BLNK, mask_BLL, scale, out_transform)
         q, k, v = (x.transpose(1, 2) for x in (q_BLHK, k_BLNK, v_BLNK))
         group = q.shape[1] // k.shape[1]
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask_BLL[:, None], scale=scale, enable_gqa=group > 1)
         return out.transpose(1, 2)
 
 
-def document_mask(cu_seqlens: torch.Tensor, batch: int, length: int) -> torch.Tensor:
-    """(B, L, L) bool: query l may look at key m when m <= l and both lie in one document."""
+def masked_attention(
+    q_BLHK: torch.Tensor,
+    k_BLNK: torch.Tensor,
+    v_BLNK: torch.Tensor,
+    mask_BLL: torch.Tensor,
+    scale: float,
+    out_transform: Sinks,
+) -> torch.Tensor:
+    """(B, L, H, K): attention whose log-sum-exps are handed on, which torch's own does not give on every device."""
+    group = q_BLHK.shape[2] // k_BLNK.shape[2]
+    k_BLHK, v_BLHK = (x.repeat_interleave(group, 2) for x in (k_BLNK, v_BLNK))
+    scores_BHLL = torch.einsum("blhk,bmhk->bhlm", q_BLHK, k_BLHK).float() * scale
+    scores_BHLL = scores_BHLL.masked_fill(~mask_BLL[:, None], -torch.inf)
+    out_BLHK = torch.einsum("bhlm,bmhk->blhk", scores_BHLL.softmax(-1).to(v_BLHK.dtype), v_BLHK)
+    return out_transform(out_BLHK, scores_BHLL.logsumexp(-1).transpose(1, 2))
+
+
+def document_mask(cu_seqlens: torch.Tensor, batch: int, length: int, window: int = 0) -> torch.Tensor:
+    """(B, L, L) bool: query l may look at key m when m <= l < m + window and both lie in one document; 0: no window."""
     token_T = torch.arange(batch * length, device=cu_seqlens.device, dtype=cu_seqlens.dtype)
     document_BL = torch.searchsorted(cu_seqlens, token_T, right=True).view(batch, length)
-    causal = torch.ones(length, length, dtype=torch.bool, device=cu_seqlens.device).tril()
-    return causal & (document_BL[:, :, None] == document_BL[:, None, :])
+    seen = torch.ones(length, length, dtype=torch.bool, device=cu_seqlens.device).tril()
+    if window:
+        seen = seen.triu(1 - window)
+    return seen & (document_BL[:, :, None] == document_BL[:, None, :])

@@ -1,12 +1,11 @@
-"""Fast CPU kernels in the tensors' own dtype, as custom operators, so that torch.compile takes them whole.
+"""The experts on CPU in the tensors' own dtype, as custom operators, so that torch.compile takes them whole.
 
-`trnt::grouped_swiglu` runs the experts over contiguous slices of tokens sorted by expert; `trnt::document_attention`
-runs causal attention inside each packed document. Nothing here loops over tokens, casts, or makes an L x L mask.
+`trnt::grouped_swiglu` runs them over contiguous slices of tokens sorted by expert. Nothing here loops over tokens or
+casts.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -117,108 +116,48 @@ def _experts_backward(ctx: Any, dy_RD: Any, dg: Any, du: Any) -> Any:
 grouped_swiglu.register_autograd(_experts_backward, setup_context=_save_experts)
 
 
-def groups(cu_seqlens: list[int]) -> Iterator[tuple[int, int, int]]:
-    """Runs of equal-length documents: (first token, number of documents, length). One kernel call each."""
-    lengths = [end - begin for begin, end in itertools.pairwise(cu_seqlens)]
-    index, begin = 0, 0
-    while index < len(lengths):
-        last = index
-        while last < len(lengths) and lengths[last] == lengths[index]:
-            last += 1
-        if lengths[index]:
-            yield begin, last - index, lengths[index]
-        begin += (last - index) * lengths[index]
-        index = last
+@torch.library.custom_op("trnt::grouped_linear", mutates_args=())
+def grouped_linear(x_RK: torch.Tensor, weight_ENK: torch.Tensor, counts_E: torch.Tensor) -> torch.Tensor:
+    """x W^T of each expert for its own rows, (R, N); rows behind the last expert's are padding, and zero."""
+    y_RN = x_RK.new_empty(x_RK.shape[0], weight_ENK.shape[1])
+    end = 0
+    for e, s in slices(counts_E.tolist()):
+        torch.mm(x_RK[s], weight_ENK[e].T, out=y_RN[s])
+        end = s.stop
+    y_RN[end:].zero_()
+    return y_RN
 
 
-def as_heads(x_TNK: torch.Tensor, begin: int, count: int, length: int) -> torch.Tensor:
-    """A view of `count` documents as (count, N, length, K); nothing is copied."""
-    return x_TNK[begin : begin + count * length].view(count, length, *x_TNK.shape[1:]).transpose(1, 2)
+@grouped_linear.register_fake
+def _(x_RK: Any, weight_ENK: Any, counts_E: Any) -> Any:
+    return x_RK.new_empty(x_RK.shape[0], weight_ENK.shape[1])
 
 
-def bounds(cu_seqlens: torch.Tensor, tokens: int) -> list[int]:
-    """The boundaries as numbers. Raises ValueError unless they rise from 0 to the number of tokens."""
-    found = [int(number) for number in cu_seqlens.tolist()]
-    if not found or found[0] != 0 or found[-1] != tokens or any(b < a for a, b in itertools.pairwise(found)):
-        raise ValueError(f"document boundaries must rise from 0 to {tokens}, got {found[:3]} ... {found[-1:]}")
-    return found
-
-
-def lse_dtype(x: torch.Tensor) -> torch.dtype:
-    """The dtype in which torch's kernel hands out log-sum-exps."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
-@torch.library.custom_op("trnt::document_attention", mutates_args=())
-def document_attention(
-    q_TNK: torch.Tensor, k_TNK: torch.Tensor, v_TNK: torch.Tensor, cu_seqlens: torch.Tensor, scale: float
+@torch.library.custom_op("trnt::grouped_linear_backward", mutates_args=())
+def grouped_linear_backward(
+    dy_RN: torch.Tensor, x_RK: torch.Tensor, weight_ENK: torch.Tensor, counts_E: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Causal attention inside each document, with grouped-query heads: out (T, H, K) and log-sum-exp (H, T) fp32.
-
-    q is (T, H, K), k and v (T, N, K), H a multiple of N. cu_seqlens: where each document begins, and T at the end.
-    Memory is O(T H K): the flash kernel works in blocks, no mask is made. Measured at T = 4,096, H = 32, N = 4,
-    K = 128 in fp32: the output's 64 MiB and less than 16 MiB beside it.
-    """
-    edges = bounds(cu_seqlens, q_TNK.shape[0])
-    out_THK = torch.empty_like(q_TNK, memory_format=torch.contiguous_format)
-    lse_HT = q_TNK.new_empty(q_TNK.shape[1], q_TNK.shape[0], dtype=lse_dtype(q_TNK))
-    for begin, count, length in groups(edges):
-        q, k, v = (as_heads(x, begin, count, length) for x in (q_TNK, k_TNK, v_TNK))
-        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True, scale=scale)
-        as_heads(out_THK, begin, count, length).copy_(out)
-        lse_HT[:, begin : begin + count * length].view(-1, count, length).copy_(lse.transpose(0, 1))
-    return out_THK, lse_HT
+    """Gradients of x and of the weights; experts without rows get zeros."""
+    dx_RK = torch.zeros_like(x_RK, memory_format=torch.contiguous_format)
+    dw_ENK = torch.zeros_like(weight_ENK, memory_format=torch.contiguous_format)
+    for e, s in slices(counts_E.tolist()):
+        torch.mm(dy_RN[s], weight_ENK[e], out=dx_RK[s])
+        torch.mm(dy_RN[s].T, x_RK[s], out=dw_ENK[e])
+    return dx_RK, dw_ENK
 
 
-@document_attention.register_fake
-def _(q_TNK: Any, k_TNK: Any, v_TNK: Any, cu_seqlens: Any, scale: Any) -> Any:
-    out = torch.empty_like(q_TNK, memory_format=torch.contiguous_format)
-    return out, q_TNK.new_empty(q_TNK.shape[1], q_TNK.shape[0], dtype=lse_dtype(q_TNK))
+@grouped_linear_backward.register_fake
+def _(dy_RN: Any, x_RK: Any, weight_ENK: Any, counts_E: Any) -> Any:
+    return tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x_RK, weight_ENK))
 
 
-@torch.library.custom_op("trnt::document_attention_backward", mutates_args=())
-def document_attention_backward(
-    do_THK: torch.Tensor,
-    q_TNK: torch.Tensor,
-    k_TNK: torch.Tensor,
-    v_TNK: torch.Tensor,
-    out_THK: torch.Tensor,
-    lse_HT: torch.Tensor,
-    cu_seqlens: torch.Tensor,
-    scale: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of q, k and v, document by document."""
-    edges = bounds(cu_seqlens, q_TNK.shape[0])
-    grads = tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q_TNK, k_TNK, v_TNK))
-    for begin, count, length in groups(edges):
-        do, q, k, v, out = (as_heads(x, begin, count, length) for x in (do_THK, q_TNK, k_TNK, v_TNK, out_THK))
-        lse = lse_HT[:, begin : begin + count * length].reshape(-1, count, length).transpose(0, 1).contiguous()
-        backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        found = backward(do, q, k, v, out, lse, 0.0, True, scale=scale)
-        for grad, value in zip(grads, found, strict=True):
-            as_heads(grad, begin, count, length).copy_(value)
-    return grads
+def _save_linear(ctx: Any, inputs: Any, output: Any) -> None:
+    del output
+    ctx.save_for_backward(*inputs)
 
 
-@document_attention_backward.register_fake
-def _(do: Any, q_TNK: Any, k_TNK: Any, v_TNK: Any, out: Any, lse: Any, cu_seqlens: Any, scale: Any) -> Any:
-    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q_TNK, k_TNK, v_TNK))
+def _linear_backward(ctx: Any, dy_RN: Any) -> Any:
+    return (*grouped_linear_backward(dy_RN.contiguous(), *ctx.saved_tensors), None)
 
 
-def _save_attention(ctx: Any, inputs: Any, output: Any) -> None:
-    q_TNK, k_TNK, v_TNK, cu_seqlens, ctx.scale = inputs
-    ctx.save_for_backward(q_TNK, k_TNK, v_TNK, *output, cu_seqlens)
-    ctx.set_materialize_grads(False)
-
-
-def _attention_backward(ctx: Any, do_THK: Any, dlse: Any) -> Any:
-    if do_THK is None:
-        return None, None, None, None, None
-    q_TNK, k_TNK, v_TNK, out_THK, lse_HT, cu_seqlens = ctx.saved_tensors
-    grads = document_attention_backward(
-        do_THK.contiguous(), q_TNK, k_TNK, v_TNK, out_THK, lse_HT, cu_seqlens, ctx.scale
-    )
-    return (*grads, None, None)
-
-
-document_attention.register_autograd(_attention_backward, setup_context=_save_attention)
+grouped_linear.register_autograd(_linear_backward, setup_context=_save_linear)

@@ -20,10 +20,13 @@ from trnt.kernels import grads, matmul
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight_FD: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, weight_FD: torch.Tensor, bias_F: torch.Tensor | None) -> torch.Tensor:
         ctx.save_for_backward(x)
         ctx.weight = weight_FD  # the parameter itself: recomputation hands back copies of what is saved
-        return matmul.times_transposed(x.flatten(0, -2), weight_FD).view(*x.shape[:-1], -1)
+        y_TF = matmul.times_transposed(x.flatten(0, -2), weight_FD)
+        if bias_F is not None:
+            y_TF += bias_F
+        return y_TF.view(*x.shape[:-1], -1)
 
     @staticmethod
     def backward(ctx: Any, *grad: Any) -> Any:
@@ -32,7 +35,7 @@ class _Linear(torch.autograd.Function):
         out, overwrite = grads.buffer(weight_FD)
         grads.put_product(out, dy_TF, x.flatten(0, -2), overwrite=overwrite, mark=grads.owner(weight_FD))
         dx = matmul.times(dy_TF, weight_FD).view(x.shape) if ctx.needs_input_grad[0] else None
-        return dx, None
+        return dx, None, dy_TF.sum(0) if ctx.needs_input_grad[2] else None
 
 
 class Linear(TitanLinear):
@@ -44,8 +47,8 @@ class Linear(TitanLinear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """(..., F) from (..., D)."""
-        if self.bias is None and torch.is_grad_enabled() and grads.usable(self.weight):
-            return _Linear.apply(input, self.weight)
+        if torch.is_grad_enabled() and grads.usable(self.weight):
+            return _Linear.apply(input, self.weight, self.bias)
         return super().forward(input)
 
 

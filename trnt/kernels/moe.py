@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from torchtitan.models.common.moe import GroupedExperts, TokenChoiceTopKRouter
 
 from trnt.kernels import cpu
+from trnt.kernels.routed import RoutedSwiGLU
 
 
 class Experts(GroupedExperts):
@@ -28,11 +29,19 @@ class Experts(GroupedExperts):
     class Config(GroupedExperts.Config):
         pass
 
+    def large_weights(self) -> tuple[torch.Tensor, ...]:
+        """The weights whose gradients the kernel writes in place."""
+        return self.w1_EFD, self.w2_EDF, self.w3_EFD
+
+    def compute(self, x_TD: torch.Tensor, scores_TK: torch.Tensor, ids_TK: torch.Tensor) -> torch.Tensor:
+        """(T, D) from tokens, scores and choices of one CPU process."""
+        return RoutedSwiGLU.apply(x_TD, scores_TK, ids_TK, *self.large_weights())
+
     def forward(self, x_RD: torch.Tensor, num_tokens_per_expert_E: torch.Tensor) -> torch.Tensor:
         """(R, D) from tokens (R, D) sorted by expert and their counts (E,)."""
         if x_RD.device.type != "cpu":
             return super().forward(x_RD, num_tokens_per_expert_E)
-        weights = [w.to_local() if isinstance(w, DTensor) else w for w in (self.w1_EFD, self.w2_EDF, self.w3_EFD)]
+        weights = [w.to_local() if isinstance(w, DTensor) else w for w in self.large_weights()]
         y_RD, _, _ = cpu.grouped_swiglu(x_RD, *weights, num_tokens_per_expert_E)
         return y_RD
 

@@ -23,18 +23,32 @@ def experts(
 
 
 def attention(
-    q_BLHK: torch.Tensor, k_BLNK: torch.Tensor, v_BLNK: torch.Tensor, positions_BL: torch.Tensor, scale: float
+    q_BLHK: torch.Tensor,
+    k_BLNK: torch.Tensor,
+    v_BLNK: torch.Tensor,
+    positions_BL: torch.Tensor,
+    scale: float,
+    *,
+    sinks_H: torch.Tensor | None = None,
+    window: int = 0,
 ) -> torch.Tensor:
-    """Causal attention inside documents, (B, L, H, K); a document begins where its position is 0."""
+    """Causal attention inside documents, (B, L, H, K); a document begins where its position is 0.
+
+    sinks_H: the logit of one more key per head, whose value is zero. window: keys a query sees, itself included.
+    """
     group = q_BLHK.shape[2] // k_BLNK.shape[2]
     k, v = (t.repeat_interleave(group, dim=2) for t in (k_BLNK, v_BLNK))
     document_BL = (positions_BL == 0).cumsum(1)
-    length = positions_BL.shape[1]
-    causal = torch.ones(length, length, dtype=torch.bool).tril()
-    allowed_BLL = causal & (document_BL[:, :, None] == document_BL[:, None, :])
+    at_L = torch.arange(positions_BL.shape[1])
+    distance_LL = at_L[:, None] - at_L
+    seen_LL = (distance_LL >= 0) & (distance_LL < (window or len(at_L)))
+    allowed_BLL = seen_LL & (document_BL[:, :, None] == document_BL[:, None, :])
     scores_BHLL = torch.einsum("blhk,bmhk->bhlm", q_BLHK, k) * scale
     scores_BHLL = scores_BHLL.masked_fill(~allowed_BLL[:, None], float("-inf"))
-    return torch.einsum("bhlm,bmhk->blhk", scores_BHLL.softmax(-1), v)
+    if sinks_H is not None:
+        sinks_BHL1 = sinks_H[:, None, None].expand(*scores_BHLL.shape[:3], 1)
+        scores_BHLL = torch.cat([scores_BHLL, sinks_BHL1], -1)
+    return torch.einsum("bhlm,bmhk->blhk", scores_BHLL.softmax(-1)[..., : len(at_L)], v)
 
 
 def cross_entropy(logits_TV: torch.Tensor, labels_T: torch.Tensor) -> torch.Tensor:

@@ -57,6 +57,12 @@ def target(weight: torch.Tensor, counts: list[int]) -> tuple[torch.Tensor, bool,
     return out, overwrite, mark
 
 
+def by_expert(ids_TK: torch.Tensor, experts: int) -> tuple[list[int], torch.Tensor, torch.Tensor]:
+    """(rows of each expert, each row's place among the choices, its token), (R,): rows are sorted by expert."""
+    order_R = torch.argsort(ids_TK.flatten(), stable=True)
+    return torch.bincount(ids_TK.flatten(), minlength=experts).tolist(), order_R, order_R // ids_TK.shape[1]
+
+
 class RoutedSwiGLU(torch.autograd.Function):
     """sum over k of s_k expert_k(x), in the tensors' own dtype. Experts without tokens cost nothing."""
 
@@ -71,10 +77,7 @@ class RoutedSwiGLU(torch.autograd.Function):
         w3_EFD: torch.Tensor,
     ) -> torch.Tensor:
         """(T, D). scores_TK may be of a wider dtype than x; ids_TK: integers below E, no expert twice for a token."""
-        top_k = ids_TK.shape[1]
-        order_R = torch.argsort(ids_TK.flatten(), stable=True)
-        token_R = order_R // top_k
-        counts = torch.bincount(ids_TK.flatten(), minlength=len(w1_EFD)).tolist()
+        counts, order_R, token_R = by_expert(ids_TK, len(w1_EFD))
         scores_R1 = scores_TK.flatten()[order_R, None].to(x_TD.dtype)
         g_RF, u_RF = (x_TD.new_empty(len(order_R), w1_EFD.shape[1]) for _ in range(2))
         parts = threads.shares(counts, workers(w1_EFD))
@@ -138,7 +141,7 @@ class RoutedSwiGLU(torch.autograd.Function):
 
 
 class CpuRoutedExperts(RoutedExperts):
-    """torchtitan's dispatch, experts and combine; on CPU without expert parallelism one kernel does all three."""
+    """torchtitan's dispatch, experts and combine; on CPU without expert parallelism the experts' `compute` does all."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(RoutedExperts.Config):
@@ -152,10 +155,9 @@ class CpuRoutedExperts(RoutedExperts):
         num_local_tokens_per_expert_E: torch.Tensor,
     ) -> torch.Tensor:
         """(B, L, D) from the router's scores and choices (B, L, K)."""
-        inner = self.inner_experts
-        weights = (inner.w1_EFD, inner.w2_EDF, inner.w3_EFD)
-        alone = getattr(self.token_dispatcher, "ep_mesh", None) is None and not isinstance(weights[0], DTensor)
+        alone = getattr(self.token_dispatcher, "ep_mesh", None) is None
+        alone = alone and not any(isinstance(weight, DTensor) for weight in self.inner_experts.parameters())
         if x_BLD.device.type != "cpu" or not alone or torch.compiler.is_compiling():
             return super().forward(x_BLD, topk_scores_BLK, topk_expert_ids_BLK, num_local_tokens_per_expert_E)
         flat = (tensor.flatten(0, 1) for tensor in (x_BLD, topk_scores_BLK, topk_expert_ids_BLK))
-        return RoutedSwiGLU.apply(*flat, *weights).view(x_BLD.shape)
+        return self.inner_experts.compute(*flat).view(x_BLD.shape)

@@ -12,9 +12,14 @@ from torch.distributed.tensor import DTensor
 from torchtitan.config import derive
 from torchtitan.models.common import Embedding as TitanEmbedding
 from torchtitan.models.common import Linear as TitanLinear
+from torchtitan.models.common.moe import GroupedExperts
+from torchtitan.models.gpt_oss.model import Attention as TitanSinks
+from torchtitan.models.gpt_oss.moe import GptOssGroupedExperts
 
+from trnt.errors import TrntError
 from trnt.kernels import grads
 from trnt.kernels.attention import DocumentAttention
+from trnt.kernels.clamped import ClampedExperts, SinkAttention
 from trnt.kernels.dispatch import Dispatcher
 from trnt.kernels.linear import Embedding, Linear
 from trnt.kernels.moe import Experts, Router
@@ -30,12 +35,17 @@ def swap(model_config: Any, *, moe_balance: str = "none", kernels: str = "torch"
     kernels: torch, a plugin's, or nki and nki-sim, which share their modules: where the tensors are decides.
     moe_balance: none; bias (torchtitan's loss-free bias, which a Hugging Face export cannot carry); aux (a loss term).
     """
-    routed_type, experts_type, router_type = parts_of(kernels)
+    routed_type, experts_types, router_type = parts_of(kernels)
     for layer in model_config.layers:
-        layer.attention.inner_attention = DocumentAttention.Config()
+        layer.attention.inner_attention = derive(layer.attention.inner_attention, DocumentAttention.Config)
+        if isinstance(layer.attention, TitanSinks.Config):
+            layer.attention = derive(layer.attention, SinkAttention.Config)
         if layer.moe is None:
             continue
         routed = layer.moe.routed_experts = derive(layer.moe.routed_experts, routed_type)
+        experts_type = experts_types.get(type(routed.inner_experts))
+        if experts_type is None:
+            raise TrntError(f"the kernels {kernels} have no experts like this model's", "use --kernels torch")
         routed.inner_experts = derive(routed.inner_experts, experts_type)
         routed.token_dispatcher = derive(routed.token_dispatcher, Dispatcher.Config)
         # A sigmoid router comes with a trained bias: it stays, and moves only when asked (assemble.py).
@@ -51,16 +61,23 @@ def swap(model_config: Any, *, moe_balance: str = "none", kernels: str = "torch"
                 setattr(parent, name, derive(found, ours))
 
 
-def parts_of(kernels: str) -> tuple[Any, ...]:
-    """The configs of routed experts, experts and router. Raises TrntError for a plugin that cannot be loaded."""
+def parts_of(kernels: str) -> tuple[Any, dict[Any, Any], Any]:
+    """The configs of routed experts, of experts by torchtitan's own, and of the router.
+
+    Raises TrntError for a plugin that cannot be loaded.
+    """
     brought = plugins.installed("trnt.kernels").get(kernels)
     if brought is not None:
-        return tuple(brought.load()())
+        routed, experts, router = brought.load()()
+        return routed, {GroupedExperts.Config: experts}, router
     if kernels == "torch":
-        return CpuRoutedExperts.Config, Experts.Config, Router.Config
+        kinds = {GroupedExperts.Config: Experts.Config, GptOssGroupedExperts.Config: ClampedExperts.Config}
+        return CpuRoutedExperts.Config, kinds, Router.Config
     from trnt.kernels.nki import modules
 
-    return modules.NkiRoutedExperts.Config, modules.NkiExperts.Config, modules.NkiRouter.Config
+    kinds = {GroupedExperts.Config: modules.NkiExperts.Config}
+    kinds[GptOssGroupedExperts.Config] = modules.NkiClampedExperts.Config
+    return modules.NkiRoutedExperts.Config, kinds, modules.NkiRouter.Config
 
 
 def own_gradients(model: Any, dtype: Any = None, *, sparse: bool = False) -> list[Any]:
@@ -74,11 +91,10 @@ def own_gradients(model: Any, dtype: Any = None, *, sparse: bool = False) -> lis
     for module in model.modules():
         if isinstance(module, Embedding):
             looked_up[id(module.weight)] = module.weight
-        elif isinstance(module, Linear) and module.bias is None:
+        elif isinstance(module, Linear):
             found[id(module.weight)] = module.weight
         elif isinstance(module, CpuRoutedExperts):
-            inner = module.inner_experts
-            found |= {id(weight): weight for weight in (inner.w1_EFD, inner.w2_EDF, inner.w3_EFD)}
+            found |= {id(weight): weight for weight in module.inner_experts.large_weights()}
     owned = []
     for key, weight in (found | looked_up).items():
         if weight.requires_grad and not isinstance(weight, DTensor):

@@ -1,7 +1,7 @@
 """DeepSeek-V3: latent attention, shared experts, dense first layers, group-limited routing with a correction bias.
 
-Sizes: the published config.json of DeepSeek-V3, and the dimensions of torchtitan 0.3.0's "16B" flavour (those of
-DeepSeek-V2-Lite) with V3's routing. Multi-token-prediction layers are not built. No torch at import.
+Sizes: the published config.json of DeepSeek-V3, and the dimensions of torchtitan 0.3.0's "16B" and "236B" flavours
+(those of DeepSeek-V2-Lite and V2) with V3's routing. Multi-token-prediction layers are not built. No torch at import.
 """
 
 from __future__ import annotations
@@ -83,6 +83,9 @@ SIZES: dict[str, DeepSeekV3Size] = {
     ),
     "deepseek-v3-16b": DeepSeekV3Size(
         27, 2048, 16, 102400, 10944, 1, 64, 6, 1408, 2, 1, 1, 1.0, 0, 512, 128, 64, 128, rope_factor=40.0
+    ),
+    "deepseek-v3-236b": DeepSeekV3Size(
+        60, 5120, 128, 102400, 12288, 1, 160, 6, 1536, 2, 8, 3, 16.0, 1536, 512, 128, 64, 128, rope_factor=40.0
     ),
     "deepseek-v3-671b": DeepSeekV3Size(
         61, 7168, 128, 129280, 18432, 3, 256, 8, 2048, 1, 8, 4, 2.5, 1536, 512, 128, 64, 128, rope_factor=40.0

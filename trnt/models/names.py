@@ -12,7 +12,8 @@ class Row:
 
     shape: letters of the family's `dimensions`, of the Hub's tensor. transform: copy; experts (the Hub's tensors of
     experts 0, 1, 2 ... are the native one's slices along dimension 0); tied (absent on the Hub when the head is the
-    embedding); rotary (the rows of each head, H of them, in another order: `checkpoint/reordered.py`).
+    embedding); rotary (the rows of each head, H of them, in another order: `checkpoint/reordered.py`); transposed (the
+    last two dimensions the other way round: `checkpoint/transposed.py`).
     when: always, or only in layers of a kind that the family's `row_kinds` names. dtype: safetensors' code of a tensor
     that is kept in it whatever the others are in.
     """
@@ -20,7 +21,7 @@ class Row:
     hf: str
     native: str
     shape: str
-    transform: Literal["copy", "experts", "tied", "rotary"] = "copy"
+    transform: Literal["copy", "experts", "tied", "rotary", "transposed"] = "copy"
     when: Literal["always", "dense", "moe", "q_lora", "q_direct"] = "always"
     dtype: str | None = None
 

@@ -15,14 +15,14 @@ from typing import Any
 
 from trnt import plugins
 from trnt.errors import TrntError, unknown
-from trnt.models import deepseek_v3, llama3, qwen3
+from trnt.models import deepseek_v3, gpt_oss, llama3, qwen3
 
 PROTOCOL = (
     *("SIZES", "HUB_NAMES", "MODEL_TYPES", "EXPERT_KEYS", "TABLE", "FUSED", "DROPPED"),
     *("row_kinds", "dimensions", "cut", "count_params", "flops_per_token"),
     *("titan_spec", "hf_config", "size_from_hf_config"),
 )
-FAMILIES: dict[str, Any] = {"qwen3": qwen3, "llama3": llama3, "deepseek_v3": deepseek_v3}
+FAMILIES: dict[str, Any] = {"qwen3": qwen3, "llama3": llama3, "deepseek_v3": deepseek_v3, "gpt_oss": gpt_oss}
 FAMILIES |= plugins.loaded("trnt.models", PROTOCOL, set(FAMILIES))
 SUFFIXES = ("-instruct", "-base", "-chat", "-hf")  # of Hub names: other weights, the same sizes
 
@@ -68,4 +68,4 @@ def get(name: str) -> ModelEntry:
         wanted = family.HUB_NAMES.get(wanted, wanted)
         if wanted in family.SIZES:
             return ModelEntry(wanted, family, family.SIZES[wanted])
-    raise unknown("model", name, names())
+    raise unknown("model", name, names(), listed_by="trnt models")

@@ -20,9 +20,9 @@ from trnt.kernels.swap import swap
 from trnt.models import registry
 
 
-def layers(kernels: str, balance: str = "none") -> Any:
+def layers(kernels: str, balance: str = "none", model: str = "qwen3-tiny-moe") -> Any:
     """A small MoE layer of torchtitan with the kernels swapped in, the same weights each time."""
-    entry = registry.get("qwen3-tiny-moe").cut(1, None)
+    entry = registry.get(model).cut(1, None)
     spec = entry.family.titan_spec(entry.name, entry.size, parallelize_fn=None)
     swap(spec.model, moe_balance=balance, kernels=kernels)
     layer = spec.model.layers[0].moe.build()
@@ -34,9 +34,10 @@ def layers(kernels: str, balance: str = "none") -> Any:
     return layer
 
 
+@pytest.mark.parametrize("model", ["qwen3-tiny-moe", "gpt-oss-tiny"])
 @pytest.mark.parametrize("balance", ["none", "bias", "aux"])
-def test_a_layer_computes_what_torch_computes(balance: str) -> None:
-    torch_layer, nki_layer = layers("torch", balance), layers("nki-sim", balance)
+def test_a_layer_computes_what_torch_computes(balance: str, model: str) -> None:
+    torch_layer, nki_layer = layers("torch", balance, model), layers("nki-sim", balance, model)
     assert isinstance(nki_layer.router, modules.NkiRouter)
     assert isinstance(nki_layer.routed_experts, modules.NkiRoutedExperts)
     x = torch.randn(1, 24, torch_layer.router.gate.weight.shape[1], generator=torch.Generator().manual_seed(1))
@@ -54,12 +55,13 @@ def test_a_layer_computes_what_torch_computes(balance: str) -> None:
         assert torch.allclose(a, b, rtol=1e-3, atol=1e-5 * float(b.abs().max()))
 
 
-def test_experts_alone_take_rows_that_are_sorted() -> None:
-    layer = layers("nki-sim").routed_experts.inner_experts
-    other = layers("torch").routed_experts.inner_experts
+@pytest.mark.parametrize("model", ["qwen3-tiny-moe", "gpt-oss-tiny"])
+def test_experts_alone_take_rows_that_are_sorted(model: str) -> None:
+    layer = layers("nki-sim", model=model).routed_experts.inner_experts
+    other = layers("torch", model=model).routed_experts.inner_experts
     counts = torch.zeros(layer.num_experts, dtype=torch.int64)
     counts[0], counts[2] = 5, 9
-    x = torch.randn(14, layer.w1_EFD.shape[2], generator=torch.Generator().manual_seed(2))
+    x = torch.randn(14, registry.get(model).size.hidden_size, generator=torch.Generator().manual_seed(2))
     assert torch.allclose(layer(x, counts), other(x, counts), rtol=1e-4, atol=1e-6)
 
 

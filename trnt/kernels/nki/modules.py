@@ -12,6 +12,7 @@ device.ensure()
 
 from torch.distributed.tensor import DTensor
 from torchtitan.models.common.moe import GroupedExperts, RoutedExperts
+from torchtitan.models.gpt_oss.moe import GptOssGroupedExperts
 
 from trnt.kernels.moe import AddLoss, Router, balance_loss
 from trnt.kernels.nki import torch_ops
@@ -75,6 +76,23 @@ class NkiExperts(GroupedExperts):
         ]
         options = ("silu", torch_ops.GPT_OSS_LIMIT, BLOCK)
         return torch_ops.experts_forward(x_TD, scores_TK, ids_TK, *weights, None, None, None, *options)[0]
+
+
+class NkiClampedExperts(GptOssGroupedExperts):
+    """GPT-OSS's experts: gate and up in alternating rows, biases, the clamped SwiGLU."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(GptOssGroupedExperts.Config):
+        pass
+
+    forward = NkiExperts.forward
+
+    def compute(self, x_TD: torch.Tensor, scores_TK: torch.Tensor, ids_TK: torch.Tensor) -> torch.Tensor:
+        """(T, D) from tokens, affinities and choices."""
+        held = (self.mlp1_weight_EGD, self.mlp2_weight_EDF, self.mlp1_bias_EG, self.mlp2_bias_ED)
+        w1, w2, b1, b2 = ((w.to_local() if isinstance(w, DTensor) else w).to(x_TD.dtype) for w in held)
+        options = ("clamped", self.swiglu_limit, BLOCK)
+        return torch_ops.experts_forward(x_TD, scores_TK, ids_TK, w1, w2, None, b1, b2, None, *options)[0]
 
 
 class NkiRoutedExperts(RoutedExperts):
