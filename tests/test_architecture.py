@@ -18,6 +18,7 @@ LEVELS = {
     "trnt": 0,
     "trnt.errors": 0,
     "trnt.console": 1,
+    "trnt.option_checks": 1,
     "trnt.options": 2,
     "trnt.plugins": 2,
     "trnt.device": 2,

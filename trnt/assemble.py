@@ -33,6 +33,7 @@ from trnt.trainer import Trainer
 PRECISIONS = {"fp32": ("float32", "float32"), "mixed": ("float32", "bfloat16"), "bf16": ("bfloat16", "bfloat16")}
 # torch's fused AdamW exists for CPU and CUDA.
 IMPLEMENTATION: dict[str, Any] = {"cpu": "fused", "cuda": "fused", "neuron": "for-loop"}
+VECTORS = r"norm|bias|sinks|\bln_"  # native names and transformers'
 # Parts of the tree that are trnt's to decide; setting them by hand would be ignored or break the run.
 RESERVED = {
     "model_spec": "use --model, --layers and --experts",
@@ -56,7 +57,8 @@ def assemble(ready: Ready, start: Start, choice: Choice) -> Trainer.Config:
     """
     settings, entry, tokens, kind = ready.settings, ready.entry, ready.tokens, ready.kind
     spec = entry.family.titan_spec(entry.name, entry.size, parallelize_fn=parallelize)
-    swap(spec.model, moe_balance=settings["moe_balance"], kernels=ready.kernels.name)
+    if ready.native:
+        swap(spec.model, moe_balance=settings["moe_balance"], kernels=ready.kernels.name)
     if settings["moe_balance"] != "bias":
         spec.post_optimizer_build_fn = None  # it would move the experts' biases
     config = Trainer.Config(
@@ -119,7 +121,7 @@ def usual_lr(hidden_size: int) -> float:
 
 
 def param_groups(optimizer: str, lr: float, choice: Choice) -> list[ParamGroupConfig]:
-    """Which optimizer updates which parameters, by name; the first match wins. Norms have no weight decay.
+    """Which optimizer updates which parameters, by name; the first match wins. Norms, biases and sinks have no decay.
 
     Betas are those usual for language models; reduced AdamW serves moments or gradients that are not fp32.
     """
@@ -130,14 +132,14 @@ def param_groups(optimizer: str, lr: float, choice: Choice) -> list[ParamGroupCo
     rows: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         "adamw": [(r".*", adamw, kwargs)],
         "adafactor": [(r".*", "Adafactor", {"lr": lr})],
-        "muon": [(r"tok_embeddings|lm_head", adamw, kwargs), (r".*", "Muon", {"lr": lr})],
+        "muon": [(r"embed|lm_head", adamw, kwargs), (r".*", "Muon", {"lr": lr})],
         "sgd": [(r".*", "SGD", {"lr": lr, "momentum": 0.9})],
     }
     chosen = rows[optimizer]
-    norms = ("norm", adamw, kwargs) if optimizer == "muon" else ("norm", *chosen[0][1:])
+    plain = (adamw, kwargs) if optimizer == "muon" else chosen[0][1:]
     return [
         ParamGroupConfig(pattern=pattern, optimizer_name=name, optimizer_kwargs={**options, "weight_decay": decay})
-        for decay, (pattern, name, options) in ((0.0, norms), *((0.1, row) for row in chosen))
+        for decay, (pattern, name, options) in ((0.0, (VECTORS, *plain)), *((0.1, row) for row in chosen))
     ]
 
 

@@ -26,6 +26,11 @@ def configure(*, debug: bool = False, quiet: bool = False) -> None:
     _state["quiet"] = quiet
 
 
+def silence() -> None:
+    """Let this process say nothing but errors and warnings: another one of the same run speaks."""
+    _state["quiet"] = True
+
+
 def debugging() -> bool:
     """Whether tracebacks are wanted."""
     return _state["debug"]

@@ -201,6 +201,8 @@ def ensure(kind: str | None = None) -> str:
 
 
 DECIDED_BY_TRNT = (
+    "torch.distributed is already initialized",
+    "ENV[TORCH_NCCL_ASYNC_ERROR_HANDLING]",
     "initial_load_model_only=True has no effect",
     "model.safetensors.index.json not found",
     "Error running",
@@ -225,6 +227,8 @@ def _install_shims(kind: str) -> None:
     warnings.filterwarnings("ignore", message="To get the last learning rate")
     # A checkpoint is read without a process group on purpose.
     warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+    # Random numbers of sharded tensors are for CUDA meshes; on CPU every process draws from its own seed.
+    warnings.filterwarnings("ignore", message="DTensor (random operators|manual_seed)")
     # torchtitan logs to the root logger: its information, and its warnings about what trnt decides itself, stay out.
     logging.getLogger().addFilter(wanted_log)
 

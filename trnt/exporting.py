@@ -46,8 +46,12 @@ def export_run(
         or target.resolve() == step.resolve()
     ):
         raise UsageError(f"the destination {target} holds the run itself", "name a folder of its own")
-    number = int(step.name.removeprefix("step-"))
-    rows = [row for row in runs.read_rows(owner / "metrics.jsonl") if row["step"] <= number]
+    if described["identity"].get("backend") == "transformers":
+        if to != "hf":
+            raise UsageError(f"--to {to}: a run with --backend transformers is exported to hf", "use --to hf")
+        from trnt.checkpoint.export_transformers import Options
+
+        return by_transformers(owner, step, target, described, Options(dtype, force, shard_bytes, check))
     return export_step(
         step,
         target,
@@ -56,15 +60,38 @@ def export_run(
         to=to,
         shard_bytes=shard_bytes,
         check=check,
-        info={
-            "base": described.get("init_from"),
-            "steps": number,
-            "tokens": rows[-1]["tokens"] if rows else None,
-            "loss": rows[-1]["loss"] if rows else None,
-            "data": described.get("data"),
-            "command": described.get("command"),
-        },
+        info=told(owner, step, described),
     )
+
+
+def told(owner: Path, step: Path, described: dict[str, Any]) -> dict[str, Any]:
+    """What a model card says of a run's step."""
+    number = int(step.name.removeprefix("step-"))
+    rows = [row for row in runs.read_rows(owner / "metrics.jsonl") if row["step"] <= number]
+    return {
+        "base": described.get("init_from"),
+        "steps": number,
+        "tokens": rows[-1]["tokens"] if rows else None,
+        "loss": rows[-1]["loss"] if rows else None,
+        "data": described.get("data"),
+        "command": described.get("command"),
+    }
+
+
+def by_transformers(owner: Path, step: Path, target: Path, described: dict[str, Any], options: Any) -> dict[str, Any]:
+    """The export of a run with --backend transformers; options: `checkpoint.export_transformers.Options`."""
+    from trnt.checkpoint import export, export_transformers
+    from trnt.models import transformers as family
+    from trnt.models.registry import ModelEntry
+    from trnt.opening import ORIGIN
+
+    def add(folder: Path, config: dict[str, Any], written: str) -> None:
+        entry = ModelEntry(described["identity"]["model"], family, family.from_config(config))
+        export.write_generation_config(folder)
+        card = export.model_card(entry, written, told(owner, step, described))
+        (folder / export.CARD).write_text(card, encoding="utf-8")
+
+    return export_transformers.export(step, owner / ORIGIN, owner / "tokenizer", target, options, add)
 
 
 def export_step(

@@ -1,11 +1,71 @@
-"""Running a resolved training: one process, in this process. Many processes come through torchrun's environment."""
+"""Running a resolved training: one process, in this process. Many processes come through torchrun's environment.
+
+What decides about files (which run to go on with, what fits in memory, who writes run.json) is decided by process 0
+and told to the others: two that look for themselves see each other's half-written folders.
+"""
 
 from __future__ import annotations
 
 import gc
 import os
 import socket
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from trnt.errors import TrntError
+
+T = TypeVar("T")
+
+
+def world_size() -> int:
+    """Processes of this training, as the launcher's environment says."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def rank() -> int:
+    """This process's number."""
+    return int(os.environ.get("RANK", "0")) if world_size() > 1 else 0
+
+
+@contextmanager
+def joined(comm: Any) -> Iterator[None]:
+    """The process group of a launcher's processes, for the decisions before a trainer is built; nothing for one.
+
+    comm: torchtitan's `CommConfig`. torchtitan's trainer finds the group and takes it.
+    """
+    import torch.distributed as dist
+
+    if world_size() == 1:
+        yield
+        return
+    from torchtitan.distributed.utils import init_distributed
+
+    init_distributed(comm)
+    try:
+        yield
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def shared(decide: Callable[[], T]) -> T:
+    """What process 0 decides, on every process. Raises on all what it raises on the first (TrntError)."""
+    if world_size() == 1:
+        return decide()
+    import torch.distributed as dist
+
+    told: list[Any] = [None]
+    if rank() == 0:
+        try:
+            told = [(decide(), None)]
+        except TrntError as error:
+            told = [(None, (error.cause, error.fix, error.exit_code))]
+    dist.broadcast_object_list(told, 0)
+    found, failed = told[0]
+    if failed is not None:
+        raise TrntError(*failed)
+    return found
 
 
 def free_port() -> int:

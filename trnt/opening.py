@@ -130,6 +130,11 @@ def _of_run(source: Source, step: Path) -> Opened:
             f"{step} does not say which model it holds", "add --config FOLDER, with the config.json of that model"
         )
     identity, origin, tokenizer = described["identity"], owner / ORIGIN, owner / "tokenizer"
+    if identity.get("backend"):
+        raise UnknownModel(
+            f"{step} was trained with --backend {identity['backend']}, whose names trnt has no table for",
+            "write it as a Hugging Face folder with 'trnt export'",
+        )
     config = assets.read_config(origin / assets.CONFIG) if (origin / assets.CONFIG).is_file() else None
     whole = registry.get(identity["model"]) if config is None else registry.from_hf_config(config, identity["model"])
     entry = whole.cut(identity["layers"], identity["experts"] or None)

@@ -6,73 +6,11 @@ key is another name for that torchtitan option: `--seq-len 512` and `--training.
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from trnt.errors import UsageError
-
-Check = Callable[[str, Any], Any]
-
-
-def flag_of(name: str) -> str:
-    """`seq_len` -> `--seq-len`; dotted names keep their underscores, as torchtitan writes them."""
-    return f"--{name}" if "." in name else f"--{name.replace('_', '-')}"
-
-
-def whole(least: int, *, also: int | None = None) -> Check:
-    """A whole number of at least `least` (or exactly `also`)."""
-
-    def check(name: str, value: Any) -> int:
-        if isinstance(value, str):
-            try:
-                value = int(value)
-            except ValueError:
-                raise UsageError(
-                    f"{flag_of(name)} must be a whole number, got '{value}'", f"for example {flag_of(name)} 8"
-                ) from None
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise UsageError(f"{flag_of(name)} must be a whole number, got {value!r}", f"for example {flag_of(name)} 8")
-        if value < least and value != also:
-            extra = "" if also is None else f" (or {also})"
-            raise UsageError(
-                f"{flag_of(name)} must be at least {least}{extra}, got {value}",
-                f"use {flag_of(name)} {max(least, 1)} or more",
-            )
-        return value
-
-    return check
-
-
-def positive(name: str, value: Any) -> float:
-    """A finite number above zero."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise UsageError(
-            f"{flag_of(name)} must be a number, got {value!r}", f"for example {flag_of(name)} 3e-4"
-        ) from None
-    if not math.isfinite(number) or number <= 0:
-        raise UsageError(
-            f"{flag_of(name)} must be a finite number above zero, got {value}", f"for example {flag_of(name)} 3e-4"
-        )
-    return number
-
-
-def one_of(*choices: str) -> Check:
-    """One of a few words."""
-
-    def check(name: str, value: Any) -> str:
-        from trnt.errors import unknown
-
-        if value not in choices:
-            raise unknown(f"value for {flag_of(name)}", str(value), choices)
-        return str(value)
-
-    return check
-
+from trnt.option_checks import Check, one_of, positive, switch, text, whole
+from trnt.option_checks import flag_of as flag_of
 
 KERNELS = ("auto", "torch", "nki", "nki-sim")
 
@@ -84,39 +22,6 @@ def kernels_name(name: str, value: Any) -> str:
     from trnt import plugins
 
     return one_of(*KERNELS, *plugins.installed("trnt.kernels"))(name, value)
-
-
-def text(name: str, value: Any) -> str:
-    """Any text that is not empty."""
-    if not isinstance(value, str) or not value.strip():
-        raise UsageError(f"{flag_of(name)} must not be empty", f"give {flag_of(name)} a value, or leave it out")
-    return value
-
-
-def switch(name: str, value: Any) -> bool:
-    """true or false."""
-    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    if isinstance(value, bool):
-        return value
-    if str(value).lower() in words:
-        return words[str(value).lower()]
-    raise UsageError(
-        f"{flag_of(name)} must be true or false, got {value!r}", f"use {flag_of(name)} or --no-{name.replace('_', '-')}"
-    )
-
-
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
-
-
-def size_in_bytes(name: str, value: Any) -> int:
-    """`5GB`, `512MiB` or a number of bytes, at least one."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
-    unit = UNITS.get(match.group(2).upper()) if match else None
-    count = int(float(match.group(1)) * unit) if match and unit else 0
-    if count < 1:
-        raise UsageError(f"{flag_of(name)} must be a size, got '{value}'", f"for example {flag_of(name)} 5GB or 512MiB")
-    return count
 
 
 @dataclass(frozen=True)
@@ -138,7 +43,30 @@ class Option:
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option("model", str, "qwen3-tiny-moe", text, "Model", "Model name, such as qwen3-tiny-moe or qwen3-30b-a3b"),
+    Option(
+        "model",
+        str,
+        "qwen3-tiny-moe",
+        text,
+        "Model",
+        "A name of 'trnt models', or a FOLDER with config.json (--backend transformers: a Hub id too); random weights",
+    ),
+    Option(
+        "backend",
+        str,
+        "native",
+        one_of("native", "transformers"),
+        "Model",
+        "Whose model code: native (torchtitan with trnt's kernels), or transformers: any AutoModelForCausalLM",
+    ),
+    Option(
+        "attn_implementation",
+        str,
+        None,
+        text,
+        "Model",
+        "Attention of --backend transformers, such as sdpa or eager  [default: transformers' choice]",
+    ),
     Option("layers", int, None, whole(1), "Model", "Keep only the first N layers"),
     Option("experts", int, None, whole(1), "Model", "Keep only the first N experts of each layer"),
     Option(

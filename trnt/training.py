@@ -11,6 +11,7 @@ from trnt import __version__, config, console, device, errors, runs
 from trnt.config import Settings
 from trnt.errors import UsageError
 from trnt.ready import Ready, identity, prepare
+from trnt.starting import Origin
 
 KEPT = {"states": "optimizer_states", "gradients": "gradient_dtype", "recompute": "recompute"}
 
@@ -47,7 +48,7 @@ def plan_of(ready: Ready, recorded: dict[str, str] | None = None) -> Any:
                 f"use --gradient-dtype {recorded['gradients']}, or another --out",
             )
         fixed["gradients"] = fixed["gradients"] or recorded["gradients"]
-    if ready.kind != "cpu" or settings["compile"] != "none":  # gradients are autograd's there
+    if ready.kind != "cpu" or settings["compile"] != "none" or not ready.native:  # gradients are autograd's there
         fixed["gradients"] = fixed["gradients"] or "fp32"
     batch = plan.Batch(settings["seq_len"], settings["batch_size"], settings["global_batch_size"], settings["steps"])
     limit = ChunkedLoss.Config().max_logits_bytes
@@ -98,31 +99,68 @@ def dry_run(settings: Settings, *, as_json: bool) -> None:
                 "model": ready.entry.name,
                 "device": ready.kind,
                 "precision": ready.precision,
+                "backend": settings["backend"],
                 "kernels": ready.kernels.name,
                 "plan": plan.to_dict(),
             }
         )
     else:
-        console.result("\n".join(filter(None, (describe(ready), plan.chosen, ready.kernels.why, render(plan)))))
+        console.result(
+            "\n".join(
+                filter(None, (describe(ready), ready.beginning.note, plan.chosen, ready.kernels.why, render(plan)))
+            )
+        )
 
 
 def describe(ready: Ready) -> str:
     """One line: which model, on what, on which text."""
     size = ready.entry.size
     experts = f", {size.num_experts} experts, top-{size.top_k}" if size.num_experts else ""
+    whose = "" if ready.native else f", by transformers ({size.config['model_type']})"
     return (
-        f"{ready.entry.name}: {size.num_layers} layers{experts}; {ready.kind} {ready.precision}; "
+        f"{ready.entry.name}: {size.num_layers} layers{experts}{whose}; {ready.kind} {ready.precision}; "
         f"{console.human_count(ready.tokens.num_tokens)} tokens of {ready.tokens.data}"
     )
 
 
 def train(settings: Settings, *, as_json: bool) -> int:
     """Train to the end, or to a signal. Returns the exit code: 0, 130 or 143."""
-    ready = prepare(settings)
     from trnt import launch
+    from trnt.parallel.memory import Choice
+
+    if launch.rank():
+        console.silence()
+    ready = prepare(settings)
     from trnt.assemble import assemble
 
-    start = runs.choose_start(
+    comm = assemble(ready, runs.Start(Path("RUN"), resume=False), Choice()).comm if launch.world_size() > 1 else None
+    with launch.joined(comm):
+        start = launch.shared(lambda: choose_start(ready))
+        plan = launch.shared(lambda: plan_of(ready, recorded_choice(start)))
+        tree = assemble(ready, start, plan.choice)
+        weights = ready.beginning.weights
+        if weights is not None and start.fresh:
+            if ready.native:
+                tree.init_from = str(weights.path)
+            else:
+                tree.model_spec.model.weights = str(weights.path)
+        launch.shared(lambda: write_run(ready, start, tree, plan))
+        console.note(describe(ready))
+        for line in filter(None, (ready.beginning.note, plan.chosen, ready.kernels.why)):
+            console.note(line)
+        console.note(f"run folder: {start.out}")
+        trainer = launch.run(tree)
+    if not launch.rank():
+        say_how_it_went(ready, start, plan, trainer, as_json=as_json)
+    if trainer.stopped_by is not None and trainer.step < settings["steps"]:
+        return errors.INTERRUPTED if trainer.stopped_by == signal.SIGINT else errors.TERMINATED
+    return errors.OK
+
+
+def choose_start(ready: Ready) -> runs.Start:
+    """Where a training writes and what it goes on with."""
+    settings = ready.settings
+    return runs.choose_start(
         out=settings["out"],
         runs_dir=settings["runs_dir"],
         resume=settings["resume"],
@@ -130,17 +168,10 @@ def train(settings: Settings, *, as_json: bool) -> int:
         model=ready.entry.name,
         identity=identity(ready),
     )
-    plan = plan_of(ready, recorded_choice(start))
-    tree = assemble(ready, start, plan.choice)
-    if ready.start is not None and start.fresh:
-        tree.init_from = str(ready.start.source.path)
-    runs.check_writable(start.out, 2 * plan.checkpoint_bytes)
-    write_run(ready, start, tree, plan.choice)
-    console.note(describe(ready))
-    for line in filter(None, (plan.chosen, ready.kernels.why)):
-        console.note(line)
-    console.note(f"run folder: {start.out}")
-    trainer = launch.run(tree)
+
+
+def say_how_it_went(ready: Ready, start: runs.Start, plan: Any, trainer: Any, *, as_json: bool) -> None:
+    """summary.json, and the summary on stdout."""
     summary = summarise(ready, start, plan, trainer)
     if hint := uneven(ready.settings["moe_balance"], trainer.metrics_processor.rows):
         console.note(hint)
@@ -149,9 +180,6 @@ def train(settings: Settings, *, as_json: bool) -> int:
         console.result_json(summary)
     else:
         console.result(summary_text(summary))
-    if trainer.stopped_by is not None and trainer.step < settings["steps"]:
-        return errors.INTERRUPTED if trainer.stopped_by == signal.SIGINT else errors.TERMINATED
-    return errors.OK
 
 
 UNEVEN = 4.0  # times its share that the busiest expert may get before it is worth a word
@@ -175,18 +203,22 @@ def recorded_choice(start: runs.Start) -> dict[str, str] | None:
     return dict(run["memory"]) if run and "memory" in run else None
 
 
-def write_run(ready: Ready, start: runs.Start, tree: Any, choice: Any) -> None:
-    """Write what describes the run: run.json, recipe.toml, config.json and the tokenizer's files."""
+def write_run(ready: Ready, start: runs.Start, tree: Any, plan: Any) -> None:
+    """Write what describes the run: run.json, recipe.toml, config.json and the tokenizer's files.
+
+    Raises TrntError when the folder cannot be written, or does not hold two checkpoints.
+    """
     import shutil
 
     from trnt.data.tokenizer import tokenizer_files
 
     out = start.out
+    runs.check_writable(out, 2 * plan.checkpoint_bytes)
     run = {
         "schema_version": console.SCHEMA_VERSION,
         "trnt": __version__,
         "identity": identity(ready),
-        "memory": choice.to_dict(),
+        "memory": plan.choice.to_dict(),
         "hf_config_of": ready.entry.name,
         "data": ready.tokens.data,
         "command": " ".join(["trnt", *sys.argv[1:]]),
@@ -196,21 +228,20 @@ def write_run(ready: Ready, start: runs.Start, tree: Any, choice: Any) -> None:
     runs.write_json(out / "run.json", run)
     runs.write_json(out / "config.json", tree.to_dict())
     (out / "recipe.toml").write_text(config.render(ready.settings), encoding="utf-8")
-    if ready.start is not None:
-        write_origin(ready, out)
+    if ready.beginning.origin is not None:
+        write_origin(ready.beginning.origin, out)
     (out / "tokenizer").mkdir(exist_ok=True)
     for path in tokenizer_files(ready.tokens.tokenizer_path):
         shutil.copyfile(path, out / "tokenizer" / path.name)
 
 
-def write_origin(ready: Ready, out: Path) -> None:
-    """What belongs to the released weights a run starts from, for its export: config, generation config, tokenizer."""
+def write_origin(origin: Origin, out: Path) -> None:
+    """What belongs to the model that a run began with, for its export: config, generation config, tokenizer."""
     from trnt.checkpoint import assets
     from trnt.opening import ORIGIN
 
-    opened = ready.start
-    assets.copy_assets(opened.assets, out / ORIGIN)
-    assets.write_config(opened.config, opened.config_file, out / ORIGIN)
+    assets.copy_assets(origin.assets, out / ORIGIN)
+    assets.write_config(origin.config, origin.config_file, out / ORIGIN)
 
 
 def summarise(ready: Ready, start: runs.Start, plan: Any, trainer: Any) -> dict[str, Any]:
@@ -224,6 +255,7 @@ def summarise(ready: Ready, start: runs.Start, plan: Any, trainer: Any) -> dict[
         "model": ready.entry.name,
         "device": ready.kind,
         "precision": ready.precision,
+        "backend": ready.settings["backend"],
         "kernels": ready.kernels.name,
         "params_total": plan.params_total,
         "params_active": plan.params_active,

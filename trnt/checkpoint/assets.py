@@ -14,6 +14,7 @@ from typing import Any
 from trnt.checkpoint import manifest
 from trnt.checkpoint.hf import INDEX
 from trnt.errors import TrntError
+from trnt.models import shared
 from trnt.models.registry import ModelEntry
 
 CONFIG = "config.json"
@@ -66,24 +67,12 @@ def edited(config: dict[str, Any], entry: ModelEntry, dtype: str | None) -> dict
     size = entry.size
     found = dict(config)
     if size.num_layers < config["num_hidden_layers"]:
-        found |= _shallower(config, size.num_layers)
+        found |= shared.shallower(config, size.num_layers)
     if size.num_experts and size.num_experts != entry.family.size_from_hf_config(config).num_experts:
         found |= dict.fromkeys(entry.family.EXPERT_KEYS, size.num_experts)
     if dtype is not None:
         keys = [key for key in DTYPE_KEYS if key in found] or ["dtype"]
         found |= dict.fromkeys(keys, dtype)
-    return found
-
-
-def _shallower(config: dict[str, Any], layers: int) -> dict[str, Any]:
-    """The fields of a config that speak of layers, for the first few."""
-    found: dict[str, Any] = {"num_hidden_layers": layers}
-    if isinstance(config.get("layer_types"), list):
-        found["layer_types"] = config["layer_types"][:layers]
-    if isinstance(config.get("mlp_only_layers"), list):
-        found["mlp_only_layers"] = [number for number in config["mlp_only_layers"] if number < layers]
-    if isinstance(config.get("max_window_layers"), int):
-        found["max_window_layers"] = min(config["max_window_layers"], layers)
     return found
 
 

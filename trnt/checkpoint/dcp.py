@@ -18,7 +18,7 @@ from trnt.errors import TrntError
 
 METADATA = ".metadata"
 # What a model tensor's name starts with; optimizer names hold the same words further in.
-MODEL_STARTS = ("tok_embeddings.", "layers.", "mtp_layers.", "norm.", "lm_head.")
+MODEL_STARTS = ("tok_embeddings.", "layers.", "mtp_layers.", "norm.", "lm_head.", "hf.")
 
 
 @dataclass(frozen=True)

@@ -90,19 +90,19 @@ def command(
       trnt convert checkpoints/qwen3-0.6b models/again --verify full
       trnt convert models/big models/big-shards --to hf --shard-size 2GB --dtype bfloat16
     """
-    from trnt import options
+    from trnt import option_checks as checks
     from trnt.errors import unknown
 
     if to not in (None, "dcp", "hf"):
         raise unknown("format", to, ["dcp", "hf"])
-    options.one_of("fast", "full", "off")("verify", verify)
+    checks.one_of("fast", "full", "off")("verify", verify)
     if dtype is not None:
-        options.one_of("float32", "bfloat16", "float16")("dtype", dtype)
+        checks.one_of("float32", "bfloat16", "float16")("dtype", dtype)
     for name, value in (("layers", layers), ("experts", experts)):
         if value is not None:
-            options.whole(1)(name, value)
-    shard_bytes = options.size_in_bytes("shard_size", shard_size)
-    memory_bytes = options.size_in_bytes("memory", memory)
+            checks.whole(1)(name, value)
+    shard_bytes = checks.size_in_bytes("shard_size", shard_size)
+    memory_bytes = checks.size_in_bytes("memory", memory)
     from trnt import converting
 
     wanted = converting.Wanted(

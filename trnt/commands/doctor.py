@@ -43,7 +43,7 @@ def command(
     from trnt.doctor.machine import Machine
     from trnt.doctor.run import CHECKS, chosen, examine, names, ready, render
     from trnt.errors import UsageError, unknown
-    from trnt.options import one_of
+    from trnt.option_checks import one_of
 
     if require is not None:
         one_of("neuron", "cuda", "cpu")("require", require)

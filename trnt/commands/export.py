@@ -67,7 +67,7 @@ def command(
       trnt export runs/notes/checkpoint/step-500 models/notes-500 --dtype bfloat16 --shard-size 2GB
     """
     from trnt.errors import unknown
-    from trnt.options import one_of, size_in_bytes
+    from trnt.option_checks import one_of, size_in_bytes
 
     if to not in FORMATS:
         raise unknown("format", to, FORMATS)

@@ -13,8 +13,8 @@ WANTED = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken"
 LEGACY = ["pytorch_model*.bin"]
 
 
-def resolve(name: str, revision: str | None = None) -> Path:
-    """The folder that `name` means: a path that exists, else a Hub id.
+def resolve(name: str, revision: str | None = None, *, weights: bool = True) -> Path:
+    """The folder that `name` means: a path that exists, else a Hub id, of which the weights may be left out.
 
     Raises UsageError for what is neither, TrntError when the download fails.
     """
@@ -27,11 +27,14 @@ def resolve(name: str, revision: str | None = None) -> Path:
         return path
     if not HUB_ID.fullmatch(name) or name.startswith((".", "/")):
         raise UsageError(f"no folder {name}", "name a folder that exists, or a Hub id such as Qwen/Qwen3-0.6B")
-    return download(name, revision)
+    return download(name, revision, weights=weights)
 
 
-def download(hub_id: str, revision: str | None = None) -> Path:
-    """The snapshot of a Hub repository in the Hub's own cache. Raises TrntError with one line and a fix."""
+def download(hub_id: str, revision: str | None = None, *, weights: bool = True) -> Path:
+    """The snapshot of a Hub repository in the Hub's own cache, perhaps without its weights.
+
+    Raises TrntError with one line and a fix.
+    """
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -41,10 +44,13 @@ def download(hub_id: str, revision: str | None = None) -> Path:
     )
 
     try:
+        wanted = WANTED if weights else [pattern for pattern in WANTED if "safetensors" not in pattern]
         if constants.HF_HUB_OFFLINE:
-            return Path(snapshot_download(hub_id, revision=revision, local_files_only=True, allow_patterns=WANTED))
+            return Path(snapshot_download(hub_id, revision=revision, local_files_only=True, allow_patterns=wanted))
         files = HfApi().list_repo_files(hub_id, revision=revision)
-        patterns = WANTED if any(file.endswith(".safetensors") for file in files) else [*WANTED, *LEGACY]
+        patterns = wanted
+        if weights and not any(file.endswith(".safetensors") for file in files):
+            patterns = [*wanted, *LEGACY]
         console.note(f"downloading {hub_id} from the Hub (kept in {constants.HF_HUB_CACHE})")
         return Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns))
     except GatedRepoError:

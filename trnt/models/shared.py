@@ -1,4 +1,4 @@
-"""What families have in common: cutting, and reading config.json's fields that come in two forms."""
+"""What families have in common: cutting, and config.json's fields that speak of layers or come in two forms."""
 
 from __future__ import annotations
 
@@ -27,6 +27,18 @@ def cut(name: str, size: Any, layers: int | None, experts: int | None) -> Any:
             f"use --experts {size.top_k} or more",
         )
     return replace(size, num_layers=layers or size.num_layers, num_experts=experts or size.num_experts)
+
+
+def shallower(config: dict[str, Any], layers: int) -> dict[str, Any]:
+    """A config.json's fields that speak of layers, for the first few."""
+    found: dict[str, Any] = {"num_hidden_layers": layers}
+    if isinstance(config.get("layer_types"), list):
+        found["layer_types"] = config["layer_types"][:layers]
+    if isinstance(config.get("mlp_only_layers"), list):
+        found["mlp_only_layers"] = [number for number in config["mlp_only_layers"] if number < layers]
+    if isinstance(config.get("max_window_layers"), int):
+        found["max_window_layers"] = min(config["max_window_layers"], layers)
+    return found
 
 
 def rope(config: dict[str, Any], family: str, kinds: tuple[str, ...] = ("default",)) -> tuple[float, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from trnt import device
 device.ensure()
 
 from torchtitan.components.optimizer import OptimizersContainer
+from torchtitan.config import derive
 
 from trnt.kernels import grads
 from trnt.optim.adamw import ReducedAdamW, flat, pieces
@@ -28,7 +30,7 @@ PIECE = 1 << 20
 
 
 class Optimizers(OptimizersContainer):
-    """torchtitan's container; `keep_gradients` says whether gradient buffers stay between steps."""
+    """torchtitan's container, whose groups may match nothing; `keep_gradients`: whether gradient buffers stay."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(OptimizersContainer.Config):
@@ -36,7 +38,9 @@ class Optimizers(OptimizersContainer):
         """Keep owned gradient buffers (faster), or give them back after each step (less memory in the forward)."""
 
     def __init__(self, config: Config, *, model_parts: list[torch.nn.Module]) -> None:
-        super().__init__(config, model_parts=model_parts)
+        names = [name for part in model_parts for name, _ in part.named_parameters()]
+        there = [group for group in config.param_groups if any(re.search(group.pattern, name) for name in names)]
+        super().__init__(derive(config, type(config), param_groups=there), model_parts=model_parts)
         self.keep_gradients = config.keep_gradients
 
     @staticmethod
