@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,3 +22,14 @@ def test_a_benchmark_explains_itself(script: Path) -> None:
 def test_performance_names_every_benchmark() -> None:
     text = (Path(__file__).parent.parent / "docs" / "performance.md").read_text()
     assert not [script.name for script in SCRIPTS if script.name not in text]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("SMOLLM2" not in os.environ, reason="opt in: SMOLLM2=FOLDER, pip install 'trnt[smollm2]', 93 MB")
+def test_a_released_model_goes_through_everything() -> None:
+    """The script itself compares both backends, held-out losses and the loaded keys, and fails where they are wrong."""
+    script = next(script for script in SCRIPTS if script.stem == "smollm2")
+    command = [sys.executable, str(script), "--work", os.environ["SMOLLM2"]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
+    assert done.returncode == 0, done.stderr
+    assert "Paris" in done.stdout

@@ -13,12 +13,13 @@ from typing import Any
 from trnt import __version__, console, device
 from trnt.checkpoint import assets, convert, layout, verify
 from trnt.checkpoint.dcp import DcpSource
+from trnt.checkpoint.dequantised import quantised
 from trnt.checkpoint.dtypes import CODES, DTYPES
-from trnt.checkpoint.hf import open_hf
 from trnt.checkpoint.inspect import check_one_dtype, dropped_bias, warn_not_finite
 from trnt.checkpoint.reordered import ordered
+from trnt.checkpoint.source import Source
 from trnt.errors import UsageError
-from trnt.opening import Opened, open_checkpoint
+from trnt.opening import Opened, open_checkpoint, open_files
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Wanted:
     revision: str | None = None
     model_only: bool = False
     """From DCP to DCP: leave optimizer and training state out."""
+    dequantize: bool = True
+    """Write quantised weights as numbers; else as they are, which only a Hugging Face folder can hold."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +52,19 @@ class Planned:
     head: dict[str, Any]
     config: dict[str, Any]
     left_out: tuple[str, ...]
+    source: Source
+    """What is read to write it: the opened source, or the files as they are."""
 
     @property
     def bytes(self) -> int:
         return sum(self.layout.files.values())
 
 
-def plan(source: str | Opened, destination: str, wanted: Wanted) -> Planned:
+def plan(given: str | Opened, destination: str, wanted: Wanted) -> Planned:
     """Open, check and lay out. Nothing is written. Raises UsageError or TrntError."""
     target = Path(destination).expanduser()
     opened = (
-        source
-        if isinstance(source, Opened)
-        else open_checkpoint(source, revision=wanted.revision, config=wanted.config)
+        given if isinstance(given, Opened) else open_checkpoint(given, revision=wanted.revision, config=wanted.config)
     )
     refuse_overlap(opened.source.path, target)
     if (target.exists() or target.is_symlink()) and not wanted.force:
@@ -86,6 +89,15 @@ def plan(source: str | Opened, destination: str, wanted: Wanted) -> Planned:
         left_out.append(
             f"the expert balance bias (up to {max(bias.values()):.4g}) has no place in a Hugging Face folder"
         )
+    source: Source = opened.source
+    kept: dict[str, Any] = {}
+    packed = None if wanted.dequantize else quantised(opened.source)
+    if packed is not None:
+        refuse_packed(to, wanted)
+        chosen, source = layout.as_stored(chosen, packed), packed.source
+        assert opened.config_file is not None  # quantised is what a config.json says it is
+        kept = {"quantization_config": assets.read_config(opened.config_file)["quantization_config"]}
+        left_out = [note for note in left_out if "are read as bf16" not in note]
     made = (
         layout.hf_layout(chosen, wanted.shard_bytes)
         if to == "hf"
@@ -94,7 +106,16 @@ def plan(source: str | Opened, destination: str, wanted: Wanted) -> Planned:
     largest = max(chosen, key=lambda target: target.nbytes).dtype
     made_here = opened.config_file is None  # from a model's name: its dtype is whatever the run's is
     config = assets.edited(opened.config, opened.entry, wanted.dtype or (DTYPES[largest][0] if made_here else None))
-    return Planned(opened, target, made, head_of(opened, to, config, wanted), config, tuple(left_out))
+    config |= kept
+    return Planned(opened, target, made, head_of(opened, to, config, wanted), config, tuple(left_out), source)
+
+
+def refuse_packed(to: str, wanted: Wanted) -> None:
+    """Raise UsageError for what quantised weights cannot be written as."""
+    if to != "hf":
+        raise UsageError("--no-dequantize: a DCP folder is for training, which computes in numbers", "leave it out")
+    if wanted.dtype is not None:
+        raise UsageError("--dtype changes numbers, and --no-dequantize keeps them packed", "leave one of them out")
 
 
 def refuse_overlap(source: Path, target: Path) -> None:
@@ -138,12 +159,12 @@ def run(planned: Planned, wanted: Wanted, *, title: str = "converting", **more: 
 
     def check(folder: Path) -> None:
         if wanted.verify == "full":
-            compare_full(opened, folder, kind)
+            compare_full(opened, folder)
         if "check" in more:
             more["check"](folder)
 
     try:
-        source = ordered(opened.source, opened.entry, kind)
+        source = ordered(planned.source, opened.entry, kind)
         records = convert.write_folder(
             source, planned.layout, planned.target, planned.head, options, assets=write_assets, check=check
         )
@@ -162,11 +183,12 @@ def run(planned: Planned, wanted: Wanted, *, title: str = "converting", **more: 
     }
 
 
-def compare_full(opened: Opened, folder: Path, kind: str) -> None:
+def compare_full(opened: Opened, folder: Path) -> None:
     """Read the finished folder back as a user would, and compare every value with the source's."""
-    from trnt.checkpoint.dcp import open_dcp
-
-    with open_hf(folder) if kind == "hf" else open_dcp(folder) as written:
+    written = open_files(str(folder))
+    if quantised(opened.source) is not None and written.kind == "hf":
+        written = open_checkpoint(str(folder)).source
+    with written:
         rows = verify.compare_models(written, opened.source, opened.entry, title="verifying")
     verify.must_be_same(rows, folder)
 

@@ -142,3 +142,12 @@ def test_a_released_folder_is_converted_and_said_so(released: Path, tmp_path: Pa
     loaded, info = AutoModelForCausalLM.from_pretrained(tmp_path / "back", output_loading_info=True)
     assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert loaded.dtype == torch.bfloat16
+
+
+def test_fp8_stays_fp8_when_asked(released: Path, tmp_path: Path) -> None:
+    convert(released, tmp_path / "same", to="hf", dequantize=False, verify="full")
+    held, got = (load_file(folder / "model.safetensors") for folder in (released, tmp_path / "same"))
+    assert got.keys() == {name for name in held if not name.startswith("model.layers.2.")}  # but for the MTP layer
+    assert all(torch.equal(got[name].view(torch.uint8), held[name].view(torch.uint8)) for name in got)
+    config = json.loads((tmp_path / "same" / "config.json").read_text())
+    assert config["quantization_config"]["weight_block_size"] == [16, 24]

@@ -1,4 +1,4 @@
-"""The export of a transformers run: whole or not at all, in the dtype asked for, and refused when a weight is no number."""
+"""The export of a transformers run: whole or not at all, in the dtype asked for, refused when a weight is no number."""
 
 from __future__ import annotations
 

@@ -160,3 +160,22 @@ def test_a_cut_keeps_the_first_layers_and_experts(released: Path, tmp_path: Path
     assert torch.equal(got[name], whole[name][:3])
     assert not any(".layers.1." in key for key in got)
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "hf").config.layer_types == ["sliding_attention"]
+
+
+def test_packed_weights_stay_packed_when_asked(released: Path, tmp_path: Path) -> None:
+    convert(released, tmp_path / "same", to="hf", dequantize=False, verify="full")
+    held, got = (load_file(folder / "model.safetensors") for folder in (released, tmp_path / "same"))
+    assert got.keys() == held.keys()
+    assert [name for name in got if not torch.equal(got[name], held[name])] == []
+    config = json.loads((tmp_path / "same" / "config.json").read_text())
+    assert config["quantization_config"]["quant_method"] == "mxfp4"
+    report = convert(released, tmp_path / "cut", to="hf", dequantize=False, layers=1, experts=3, verify="full")
+    assert "U8" not in str(report["left_out"])
+    cut = load_file(tmp_path / "cut" / "model.safetensors")
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    for end in ("_blocks", "_scales"):
+        assert torch.equal(cut[name + end], held[name + end][:3])
+    assert unpacked(tmp_path / "cut")[name].shape[0] == 3
+    for wrong, word in (({"to": "dcp"}, "for training"), ({"to": "hf", "dtype": "float32"}, "keeps them packed")):
+        with pytest.raises(TrntError, match=word):
+            convert(released, tmp_path / "no", dequantize=False, **wrong)

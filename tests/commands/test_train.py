@@ -106,7 +106,8 @@ def test_errors_are_one_cause_and_one_fix(
 ) -> None:
     done = trnt("train", *words, cwd=tmp_path)
     assert done.returncode == code, done.stderr
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    # the first to tokenise on a busy machine may take long enough to say so
+    lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("tokenising")]
     assert [line.partition(":")[0] for line in lines] == ["error", "fix"], done.stderr
     assert cause in lines[0]
     assert fix in lines[1]

@@ -56,6 +56,10 @@ class Dequantised(Wrapped):
         found = values.bfloat16().view(-1)[first - begin * columns :][:count]
         out[:] = found.view(torch.uint8).numpy().data
 
+    def stored(self, name: str) -> tuple[str, ...]:
+        """The tensors of the files that a weight is made of; none for one that is not quantised."""
+        return (name, name + SUFFIX) if name in self.scaled else ()
+
     def problems(self) -> list[str]:
         """Weights whose scale is missing or misshapen."""
         found = []
@@ -67,6 +71,15 @@ class Dequantised(Wrapped):
             elif len(shape) != 2 or scale.shape != wanted or scale.dtype != SCALE:
                 found.append(f"{name}{SUFFIX} is {scale.dtype} {list(scale.shape)}, not {SCALE} {list(wanted)}")
         return found
+
+
+def quantised(source: Source) -> Dequantised | Mxfp4 | None:
+    """The wrapper through which a source's quantised weights are seen, whatever is around it; None where none is."""
+    while isinstance(source, Wrapped):
+        if isinstance(source, Dequantised | Mxfp4):
+            return source
+        source = source.source
+    return None
 
 
 def dequantised(source: Source, config: dict[str, Any]) -> tuple[Source, dict[str, Any], list[str]]:

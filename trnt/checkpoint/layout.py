@@ -131,6 +131,25 @@ def targets(source: Source, entry: ModelEntry, kind: str, dtype: str | None) -> 
     return list(found.values())
 
 
+def as_stored(wanted: Iterable[Target], packed: Any) -> list[Target]:
+    """The same tensors, quantised ones as they lie in the files that `packed` (`checkpoint/dequantised.py`) reads.
+
+    A stack of which fewer experts are wanted is cut along its first dimension, scales alike.
+    """
+    found = []
+    for target in wanted:
+        (part,) = target.parts
+        names = packed.stored(part.tensor)
+        if not names:
+            found.append(target)
+        for name in names:
+            info = packed.source.tensors[name]
+            whole = target.shape[0] == packed.tensors[part.tensor].shape[0]
+            shape = info.shape if whole else (target.shape[0], *info.shape[1:])
+            found.append(Target(name, info.dtype, shape, (Part(name, 0, math.prod(shape)),)))
+    return found
+
+
 def others(source: DcpSource) -> list[Target]:
     """The tensors of a DCP folder that are not the model's: optimizer states and the like, as they are."""
     model = set(source.model_names())

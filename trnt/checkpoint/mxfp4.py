@@ -33,6 +33,10 @@ class Mxfp4(Wrapped):
     def file_of(self, name: str) -> str:
         return self.source.file_of(name + BLOCKS if name in self.packed else name)
 
+    def stored(self, name: str) -> tuple[str, ...]:
+        """The tensors of the files that a weight is made of; none for one that is not packed."""
+        return (name + BLOCKS, name + SCALES) if name in self.packed else ()
+
     def problems(self) -> list[str]:
         """What is missing, misshapen or wrongly typed."""
         found = []

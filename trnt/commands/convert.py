@@ -30,6 +30,14 @@ def command(
             metavar="DTYPE",
         ),
     ] = None,
+    dequantize: Annotated[
+        bool,
+        typer.Option(
+            "--dequantize/--no-dequantize",
+            help="Write fp8 and MXFP4 weights as bf16, or (--to hf) as they are",
+            rich_help_panel="Output",
+        ),
+    ] = True,
     layers: Annotated[
         int | None,
         typer.Option("--layers", help="Keep only the first N layers", rich_help_panel="Cutting", metavar="N"),
@@ -116,6 +124,7 @@ def command(
         force=force,
         config=config,
         revision=revision,
+        dequantize=dequantize,
     )
     planned = converting.plan(source, destination, wanted)
     report = converting.dry_run(planned, wanted) if dry_run else converting.run(planned, wanted)
