@@ -112,3 +112,17 @@ def test_what_cannot_work_is_said_before_anything_is_built(
     assert cause in caught.value.cause
     assert caught.value.fix
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kind", ["pipeline", "context"])
+def test_layouts_that_are_not_built_are_refused(settings: Settings, build: Settings, kind: str) -> None:
+    with pytest.raises(UsageError, match=f"{kind} parallelism is not built yet"):
+        build(settings(arguments=[f"--parallelism.{kind}_parallel_degree", "2"]))
+
+
+def test_optimizers_on_several_processes(settings: Settings, build: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert build(settings(optimizer="sgd")).optimizer.implementation == "fused"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert build(settings(optimizer="sgd")).optimizer.implementation == "foreach"
+    with pytest.raises(UsageError, match="muon on several processes"):
+        build(settings(optimizer="muon"))

@@ -18,7 +18,7 @@ import pydantic
 from torchtitan.components.optimizer import ParamGroupConfig
 from torchtitan.distributed.activation_checkpoint import FullAC
 
-from trnt import console
+from trnt import console, launch
 from trnt.data.loader import TextDataLoader
 from trnt.errors import TrntError, UsageError, nearest
 from trnt.kernels.loss import ChunkedLoss
@@ -73,7 +73,7 @@ def assemble(ready: Ready, start: Start, choice: Choice) -> Trainer.Config:
             param_groups=param_groups(
                 settings["optimizer"], settings["lr"] or usual_lr(entry.size.hidden_size), choice
             ),
-            implementation=IMPLEMENTATION[kind],
+            implementation=implementation(settings["optimizer"], kind),
             keep_gradients=not choice.release,
         ),
         activation_checkpoint=FullAC.Config() if choice.recompute == "full" else None,
@@ -112,7 +112,25 @@ def assemble(ready: Ready, start: Start, choice: Choice) -> Trainer.Config:
     for key, value in settings.extra.items():
         set_dotted(config, key, value, settings.origins[key])
     check_compile(config, kind)
+    check_layout(config, settings["optimizer"])
     return rebuilt(config)
+
+
+def implementation(optimizer: str, kind: str) -> Any:
+    """Which of torch's loops over parameters runs. Its fused SGD knows no sharded tensors."""
+    return "foreach" if optimizer == "sgd" and launch.world_size() > 1 else IMPLEMENTATION[kind]
+
+
+def check_layout(config: Any, optimizer: str) -> None:
+    """Raise UsageError for what is not built yet: it would fail late, or train wrongly without a word."""
+    for kind in ("pipeline", "context"):
+        if getattr(config.parallelism, f"{kind}_parallel_degree") > 1:
+            raise UsageError(f"{kind} parallelism is not built yet", "use data, tensor or expert parallelism")
+    if optimizer == "muon" and launch.world_size() > 1:
+        raise UsageError(
+            "muon on several processes is not built yet: it would take parts of matrices for matrices",
+            "use --optimizer adamw",
+        )
 
 
 def usual_lr(hidden_size: int) -> float:

@@ -25,6 +25,7 @@ device.ensure()
 import torchtitan.trainer as titan
 from torchtitan.components.loss import IGNORE_INDEX
 from torchtitan.distributed import utils as dist_utils
+from torchtitan.models.common.decoder import Decoder
 from torchtitan.models.common.moe import MoE
 
 from trnt import console
@@ -34,6 +35,8 @@ from trnt.kernels.moe import Router
 from trnt.kernels.swap import own_gradients
 from trnt.optim.container import Optimizers
 from trnt.parallel.apply import sum_gradients
+from trnt.parallel.clip import clip
+from trnt.parallel.seeded import same_weights
 from trnt.report import Report
 
 Batch = tuple[dict[str, torch.Tensor], torch.Tensor]
@@ -116,6 +119,9 @@ class Trainer(titan.Trainer):
         first = self.step
         if config.init_from and not first:
             self._init_from(config.init_from)
+        elif not first and not self.alone and isinstance(self.model_config, Decoder.Config):
+            seed = config.debug.seed if config.debug.seed is not None else 0
+            same_weights(self.model_parts, self.model_config, seed, config.training.dtype)
         if first:
             console.note(f"resumed at step {first}")
         with (
@@ -193,12 +199,10 @@ class Trainer(titan.Trainer):
         """The global gradient norm; gradients are scaled to at most `training.max_norm`, on the way where it can be."""
         if self.alone:
             return self.optimizers.clip(self.config.training.max_norm)
-        return dist_utils.clip_grad_norm_(
+        return clip(
             [p for part in self.model_parts for p in part.parameters()],
             self.config.training.max_norm,
-            foreach=True,
-            pp_mesh=self.parallel_dims.get_optional_mesh("pp"),
-            ep_enabled=self.parallel_dims.ep_enabled,
+            self.parallel_dims.get_optional_mesh("pp"),
         )
 
     def _refuse_non_finite(self, what: str, value: float) -> None:

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.models.conftest import KINDS
 from trnt.errors import TrntError
-from trnt.models.transformers_model import HFModel, bare
+from trnt.models.transformers_model import HFModel
 
 
 def built(folder: Path, weights: Path | None = None, **options: Any) -> HFModel:
@@ -101,8 +101,3 @@ def test_parallelism_that_is_not_there_is_refused(kind: str) -> None:
     asked = SimpleNamespace(parallelism=SimpleNamespace(**{**degrees, f"{kind}_parallel_degree": 2}))
     with pytest.raises(TrntError, match=f"no {kind} parallelism"):
         HFModel.Config(hf_config={}).update_from_config(config=asked)
-
-
-def test_names_without_what_wrappers_put_in() -> None:
-    assert bare("model.layers.0._checkpoint_wrapped_module.mlp.weight") == "model.layers.0.mlp.weight"
-    assert bare("model.layers.0._orig_mod.mlp.weight") == "model.layers.0.mlp.weight"

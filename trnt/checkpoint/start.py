@@ -23,6 +23,7 @@ from trnt.checkpoint.reordered import ordered
 from trnt.checkpoint.source import PIECE, Source, pieces
 from trnt.errors import TrntError
 from trnt.models.registry import ModelEntry
+from trnt.parallel.seeded import box
 
 
 @torch.no_grad()
@@ -58,19 +59,9 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _box(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
-    """(this process's part, where it begins in the whole)."""
-    if not isinstance(tensor, DTensor):
-        return tensor, (0,) * tensor.dim()
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-    _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    return tensor.to_local(), tuple(offset)
-
-
 def _fill_one(tensor: torch.Tensor, link: Link, source: Source, name: str, first: int) -> None:
     """One link's values into their part of a native tensor."""
-    local, begin = _box(tensor)
+    local, begin = box(tensor)
     if link.expert is not None:
         if not begin[0] <= link.expert < begin[0] + local.shape[0]:
             return

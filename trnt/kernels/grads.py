@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from trnt.kernels import matmul
+from trnt.kernels import matmul, norms
 
 BLOCK = 1 << 20  # elements of the part through which a gradient in another dtype goes: 4 MiB of fp32 stay in cache
 
@@ -25,7 +25,7 @@ class Owner:
     stale: bool = True
     """Whether the buffer still holds an earlier step's gradient."""
     norms: dict[int, torch.Tensor] | None = None
-    """2-norms of the parts of this step's gradient by place, taken while they were in the cache; None: unknown."""
+    """2-norms of the rows of this step's gradient by place, taken while they were in the cache; None: unknown."""
     sparse: bool = False
     """An embedding whose gradient is kept as the rows that were looked up; only `ReducedAdamW` takes that."""
     zero: set[int] = field(default_factory=set)
@@ -101,8 +101,7 @@ def put_product(
             else:
                 part.add_(product)
         if overwrite and mark is not None and mark.norms is not None:
-            row = product.view(-1)
-            mark.norms[part.storage_offset()] = torch.dot(row, row).sqrt_()
+            mark.norms[part.storage_offset()] = norms.of_rows(product)
 
 
 def norm_of(weight: torch.Tensor) -> torch.Tensor | None:
@@ -110,4 +109,4 @@ def norm_of(weight: torch.Tensor) -> torch.Tensor | None:
     mark = owner(weight)
     if mark is None or not mark.norms:
         return None
-    return torch.linalg.vector_norm(torch.stack([mark.norms[place] for place in sorted(mark.norms)]))
+    return norms.total(mark.norms[place] for place in sorted(mark.norms))

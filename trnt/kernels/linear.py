@@ -15,7 +15,7 @@ device.ensure()
 from torchtitan.models.common import Embedding as TitanEmbedding
 from torchtitan.models.common import Linear as TitanLinear
 
-from trnt.kernels import grads, matmul
+from trnt.kernels import grads, matmul, norms
 
 
 class _Linear(torch.autograd.Function):
@@ -73,7 +73,7 @@ class _Embedding(torch.autograd.Function):
         out[found_U] = sums_UD.to(out.dtype)
         mark = grads.owner(weight_VD)
         if overwrite and mark is not None:
-            mark.norms = {0: torch.linalg.vector_norm(sums_UD)}
+            mark.norms = {0: norms.of_rows(sums_UD)}
         return None, None
 
 

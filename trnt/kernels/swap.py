@@ -19,7 +19,7 @@ from torchtitan.models.gpt_oss.moe import GptOssGroupedExperts
 from trnt.errors import TrntError
 from trnt.kernels import grads
 from trnt.kernels.attention import DocumentAttention
-from trnt.kernels.clamped import ClampedExperts, SinkAttention
+from trnt.kernels.clamped import ClampedExperts, RowwiseLinear, SinkAttention
 from trnt.kernels.dispatch import Dispatcher
 from trnt.kernels.linear import Embedding, Linear
 from trnt.kernels.moe import Experts, Router
@@ -40,6 +40,7 @@ def swap(model_config: Any, *, moe_balance: str = "none", kernels: str = "torch"
         layer.attention.inner_attention = derive(layer.attention.inner_attention, DocumentAttention.Config)
         if isinstance(layer.attention, TitanSinks.Config):
             layer.attention = derive(layer.attention, SinkAttention.Config)
+            layer.attention.wo = derive(layer.attention.wo, RowwiseLinear.Config)
         if layer.moe is None:
             continue
         routed = layer.moe.routed_experts = derive(layer.moe.routed_experts, routed_type)

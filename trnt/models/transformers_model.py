@@ -24,8 +24,7 @@ from torchtitan.protocols.model import BaseModel
 from trnt.errors import TrntError
 from trnt.models import transformers as family
 from trnt.models.transformers_probe import Traits, look, run
-
-WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
+from trnt.parallel.seeded import bare
 
 
 class Given(nn.Module):
@@ -181,10 +180,3 @@ class HFModel(BaseModel):
                 buffer.copy_(held[bare(name)])
             if several:
                 dist.broadcast(buffer, 0)
-
-
-def bare(name: str) -> str:
-    """A parameter's name without what checkpointing and compiling put into it."""
-    for wrapper in WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name

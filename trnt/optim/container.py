@@ -16,7 +16,7 @@ device.ensure()
 from torchtitan.components.optimizer import OptimizersContainer
 from torchtitan.config import derive
 
-from trnt.kernels import grads
+from trnt.kernels import grads, norms
 from trnt.optim.adamw import ReducedAdamW, flat, pieces
 from trnt.optim.muon import Muon
 
@@ -90,7 +90,7 @@ class Optimizers(OptimizersContainer):
 
 def global_norm(weights: list[torch.Tensor]) -> torch.Tensor:
     """2-norm over all gradients, () fp32. bf16 goes through a small fp32 buffer: its own norm has 8 bits."""
-    norms: list[torch.Tensor] = []
+    parts: list[torch.Tensor] = []
     scratch = torch.empty(PIECE, dtype=torch.float32)
     for weight in weights:
         grad = weight.grad
@@ -98,10 +98,9 @@ def global_norm(weights: list[torch.Tensor]) -> torch.Tensor:
         known = grads.norm_of(weight)
         row = grad.coalesce().values().view(-1) if grad.is_sparse else flat(grad)
         if known is not None:
-            norms.append(known)
+            parts.append(known[None])
         elif row.dtype == torch.float32 or row.device.type != "cpu":
-            norms.append(torch.linalg.vector_norm(row, dtype=torch.float32))
+            parts.append(norms.of_rows(row))
         else:
-            for s in pieces(len(row), PIECE):
-                norms.append(torch.linalg.vector_norm(scratch[: s.stop - s.start].copy_(row[s])))
-    return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
+            parts += [norms.of_rows(scratch[: s.stop - s.start].copy_(row[s])) for s in pieces(len(row), PIECE)]
+    return norms.total(parts)

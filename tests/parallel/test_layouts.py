@@ -1,0 +1,110 @@
+"""Layouts over real processes give what one process gives: losses, norms, and the gradient of every parameter.
+
+fp32 on both sides; sums in other orders: 1e-5 of the largest value, the bar for gradients, losses and norms alike.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trnt.launch import free_port
+
+PROGRAM = Path(__file__).parent / "gradients.py"
+DDP = ("--parallelism.data_parallel_replicate_degree", "2", "--parallelism.data_parallel_shard_degree", "1")
+HSDP = ("--parallelism.data_parallel_replicate_degree", "2", "--parallelism.data_parallel_shard_degree", "2")
+TP = ("--parallelism.tensor_parallel_degree", "2")
+EP = ("--parallelism.expert_parallel_degree", "2")
+ROWS = 4  # of a step, over all processes
+# (model, processes, processes that have rows of their own, options)
+LAYOUTS: dict[str, tuple[str, int, int, tuple[str, ...]]] = {
+    "qwen3, FSDP2": ("qwen3-tiny", 2, 2, ()),
+    "qwen3, DDP": ("qwen3-tiny", 2, 2, DDP),
+    "qwen3, TP without sequence parallelism": ("qwen3-tiny", 2, 1, (*TP, "--parallelism.no_enable_sequence_parallel")),
+    "qwen3, accumulation on FSDP2": ("qwen3-tiny", 2, 4, ("--global-batch-size", "4")),
+    "qwen3-moe, TP": ("qwen3-tiny-moe", 2, 1, TP),
+    "qwen3-moe, EP": ("qwen3-tiny-moe", 2, 2, EP),
+    "llama, TP": ("llama3-tiny", 2, 1, TP),
+    "deepseek, EP": ("deepseek-v3-tiny", 2, 2, EP),
+    "deepseek, TP": ("deepseek-v3-tiny", 2, 1, TP),
+    "gpt-oss, TP": ("gpt-oss-tiny", 2, 1, TP),
+    "gpt-oss, EP": ("gpt-oss-tiny", 2, 2, EP),
+    "gpt-oss, FSDP2": ("gpt-oss-tiny", 2, 2, ()),
+    "qwen3-moe, HSDP 2x2": ("qwen3-tiny-moe", 4, 4, HSDP),
+    "llama, FSDP2 x TP": ("llama3-tiny", 4, 2, TP),
+    "qwen3-moe, FSDP2 x EP": ("qwen3-tiny-moe", 4, 4, EP),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Where a layout's run and gradients lie. One launch trains all that take as many processes."""
+    root = tmp_path_factory.mktemp("layouts")
+    launched: set[int] = set()
+
+    def launch(processes: int) -> None:
+        jobs = []
+        for name, (model, needed, sharing, words) in {**ALONE, **LAYOUTS}.items():
+            if needed == processes:
+                place = root / name
+                place.mkdir()
+                usual = ("--steps", "2", "--seq-len", "64", "--batch-size", str(ROWS // sharing), "--seed", "1")
+                words = ("train", "--model", model, "--out", str(place / "run"), *usual, *words)
+                jobs.append({"file": str(place / "grads.pt"), "words": words, "port": free_port()})
+        file = root / f"{processes}.json"
+        file.write_text(json.dumps(jobs))
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        command += [str(PROGRAM), str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
+        assert done.returncode == 0, done.stderr[-3000:]
+
+    def get(name: str) -> Path:
+        processes = {**ALONE, **LAYOUTS}[name][1]
+        if processes not in launched:
+            launched.add(processes)
+            launch(processes)
+        return root / name
+
+    return get
+
+
+ALONE: dict[str, tuple[str, int, int, tuple[str, ...]]] = {
+    model: (model, 1, 1, ()) for model in sorted({layout[0] for layout in LAYOUTS.values()})
+}
+
+
+def rows(place: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (place / "run" / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])  # one test per launch: workers of the test suite share no folder
+def test_layouts_train_as_one_process(processes: int, folder: Callable[[str], Path]) -> None:
+    wrong = {}
+    for name, (model, needed, *_) in LAYOUTS.items():
+        if needed == processes:
+            wrong[name] = differences(folder(model), folder(name))
+    assert {name: found for name, found in wrong.items() if found} == {}
+    assert len(wrong) == {2: 12, 4: 3}[processes]
+
+
+def differences(one: Path, many: Path) -> dict[str, float]:
+    """What is further from one process than 1e-5 of it: loss and norm by step, a parameter's gradient by its name."""
+    off: dict[str, float] = {}
+    for row, wanted in zip(rows(many), rows(one), strict=True):
+        for key in ("loss", "grad_norm", "tokens"):
+            off[f"{key} of step {row['step']}"] = abs(row[key] / wanted[key] - 1)
+    grads, expected = torch.load(many / "grads.pt"), torch.load(one / "grads.pt")
+    assert grads.keys() == expected.keys()
+    for name, value in expected.items():
+        off[name] = float((grads[name] - value).abs().max() / value.abs().max().clamp(min=1e-12))
+    return {name: gap for name, gap in off.items() if not gap <= 1e-5}
