@@ -220,10 +220,7 @@ def titan_spec(name: str, size: DeepSeekV3Size, parallelize_fn: Callable[..., An
 
     device.ensure()
     import torchtitan.models.deepseek_v3 as titan
-    from torchtitan.components.optimizer import register_moe_load_balancing_hook
-    from torchtitan.distributed.pipeline_parallel import pipeline_llm
     from torchtitan.models.common import ComplexRoPE
-    from torchtitan.protocols.model_spec import ModelSpec
 
     rope = ComplexRoPE.Config(
         dim=size.qk_rope_head_dim,
@@ -265,19 +262,17 @@ def titan_spec(name: str, size: DeepSeekV3Size, parallelize_fn: Callable[..., An
     model = titan.DeepSeekV3Model.Config(
         dim=size.hidden_size, vocab_size=size.vocab_size, layers=layers, **shared.ends(titan, size)
     )
-    for _, norm, _, _ in model.traverse(type(model.norm)):
-        norm.eps = size.rms_norm_eps
+    spec = shared.spec(
+        "deepseek_v3",
+        name,
+        size,
+        model,
+        parallelize_fn or titan.parallelize_deepseekv3,
+        titan.DeepSeekV3StateDictAdapter,
+    )
     for layer in layers:
         layer.attention.q_norm.eps = layer.attention.kv_norm.eps = LATENT_EPS
-    return ModelSpec(
-        name="deepseek_v3",
-        flavor=name,
-        model=model,
-        parallelize_fn=parallelize_fn or titan.parallelize_deepseekv3,
-        pipelining_fn=pipeline_llm,
-        post_optimizer_build_fn=register_moe_load_balancing_hook,
-        state_dict_adapter=titan.DeepSeekV3StateDictAdapter,
-    )
+    return spec
 
 
 def hf_config(size: DeepSeekV3Size, **options: Any) -> dict[str, Any]:

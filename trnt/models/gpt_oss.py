@@ -155,10 +155,7 @@ def titan_spec(name: str, size: GptOssSize, parallelize_fn: Callable[..., Any] |
 
     device.ensure()
     import torchtitan.models.gpt_oss as titan
-    from torchtitan.components.optimizer import register_moe_load_balancing_hook
-    from torchtitan.distributed.pipeline_parallel import pipeline_llm
     from torchtitan.models.common import CosSinRoPE
-    from torchtitan.protocols.model_spec import ModelSpec
 
     rope = CosSinRoPE.Config(
         dim=size.head_dim,
@@ -196,16 +193,8 @@ def titan_spec(name: str, size: GptOssSize, parallelize_fn: Callable[..., Any] |
     model = titan.GptOssModel.Config(
         dim=size.hidden_size, vocab_size=size.vocab_size, layers=layers, **shared.ends(titan, size)
     )
-    for _, norm, _, _ in model.traverse(type(model.norm)):
-        norm.eps = size.rms_norm_eps
-    return ModelSpec(
-        name="gpt_oss",
-        flavor=name,
-        model=model,
-        parallelize_fn=parallelize_fn or titan.parallelize_gptoss,
-        pipelining_fn=pipeline_llm,
-        post_optimizer_build_fn=register_moe_load_balancing_hook,
-        state_dict_adapter=titan.GptOssStateDictAdapter,
+    return shared.spec(
+        "gpt_oss", name, size, model, parallelize_fn or titan.parallelize_gptoss, titan.GptOssStateDictAdapter
     )
 
 

@@ -34,7 +34,7 @@ def row(entry: registry.ModelEntry) -> dict[str, Any]:
 
 def supports(entry: registry.ModelEntry) -> list[str]:
     """What can be done with it, by the names of commands and options."""
-    found = ["train", "convert", "export", "--init-from", "--layers"]
+    found = ["train", "convert", "export", "--init-from", "--layers", "--backend transformers"]
     if entry.size.num_experts:
         found += ["--experts", "--moe-balance", "--kernels nki-sim"]
         found += [f"--kernels {name}" for name in plugins.installed("trnt.kernels")]

@@ -137,10 +137,8 @@ def titan_spec(name: str, size: Llama3Size, parallelize_fn: Callable[..., Any] |
 
     device.ensure()
     import torchtitan.models.llama3 as titan
-    from torchtitan.distributed.pipeline_parallel import pipeline_llm
     from torchtitan.models.common import ComplexRoPE
     from torchtitan.models.common.config_utils import get_attention_config, make_gqa_config
-    from torchtitan.protocols.model_spec import ModelSpec
 
     rope = ComplexRoPE.Config(
         dim=size.head_dim,
@@ -177,16 +175,8 @@ def titan_spec(name: str, size: Llama3Size, parallelize_fn: Callable[..., Any] |
         layers=layers,
         **shared.ends(titan, size),
     )
-    for _, norm, _, _ in model.traverse(type(model.norm)):
-        norm.eps = size.rms_norm_eps
-    return ModelSpec(
-        name="llama3",
-        flavor=name,
-        model=model,
-        parallelize_fn=parallelize_fn or titan.parallelize_llama,
-        pipelining_fn=pipeline_llm,
-        post_optimizer_build_fn=None,
-        state_dict_adapter=titan.Llama3StateDictAdapter,
+    return shared.spec(
+        "llama3", name, size, model, parallelize_fn or titan.parallelize_llama, titan.Llama3StateDictAdapter
     )
 
 

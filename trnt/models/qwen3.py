@@ -178,10 +178,7 @@ def titan_spec(name: str, size: Qwen3Size, parallelize_fn: Callable[..., Any] | 
 
     device.ensure()
     import torchtitan.models.qwen3 as titan
-    from torchtitan.components.optimizer import register_moe_load_balancing_hook
-    from torchtitan.distributed.pipeline_parallel import pipeline_llm
     from torchtitan.models.common import CosSinRoPE, Embedding, Linear
-    from torchtitan.protocols.model_spec import ModelSpec
 
     rope = CosSinRoPE.Config(dim=size.head_dim, max_seq_len=size.max_seq_len, theta=size.rope_theta)
     common = {
@@ -219,16 +216,8 @@ def titan_spec(name: str, size: Qwen3Size, parallelize_fn: Callable[..., Any] | 
         ),
         layers=layers,
     )
-    for _, norm, _, _ in model.traverse(type(model.norm)):
-        norm.eps = size.rms_norm_eps
-    return ModelSpec(
-        name="qwen3",
-        flavor=name,
-        model=model,
-        parallelize_fn=parallelize_fn or titan.parallelize_qwen3,
-        pipelining_fn=pipeline_llm,
-        post_optimizer_build_fn=register_moe_load_balancing_hook if size.num_experts else None,
-        state_dict_adapter=titan.Qwen3StateDictAdapter,
+    return shared.spec(
+        "qwen3", name, size, model, parallelize_fn or titan.parallelize_qwen3, titan.Qwen3StateDictAdapter
     )
 
 

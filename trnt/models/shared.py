@@ -89,3 +89,22 @@ def ends(titan: Any, size: Any) -> dict[str, Any]:
             param_init=titan._output_linear_init(size.hidden_size),
         ),
     }
+
+
+def spec(family: str, name: str, size: Any, model: Any, parallelize_fn: Any, adapter: Any) -> Any:
+    """The torchtitan `ModelSpec` of a decoder config, its norms with the size's eps."""
+    from torchtitan.components.optimizer import register_moe_load_balancing_hook
+    from torchtitan.distributed.pipeline_parallel import pipeline_llm
+    from torchtitan.protocols.model_spec import ModelSpec
+
+    for _, norm, _, _ in model.traverse(type(model.norm)):
+        norm.eps = size.rms_norm_eps
+    return ModelSpec(
+        name=family,
+        flavor=name,
+        model=model,
+        parallelize_fn=parallelize_fn,
+        pipelining_fn=pipeline_llm,
+        post_optimizer_build_fn=register_moe_load_balancing_hook if size.num_experts else None,
+        state_dict_adapter=adapter,
+    )
