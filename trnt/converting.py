@@ -18,6 +18,7 @@ from trnt.checkpoint.dtypes import CODES, DTYPES
 from trnt.checkpoint.inspect import check_one_dtype, dropped_bias, warn_not_finite
 from trnt.checkpoint.reordered import ordered
 from trnt.checkpoint.source import Source
+from trnt.checkpoint.written import refuse_existing
 from trnt.errors import UsageError
 from trnt.opening import Opened, open_checkpoint, open_files
 
@@ -67,8 +68,7 @@ def plan(given: str | Opened, destination: str, wanted: Wanted) -> Planned:
         given if isinstance(given, Opened) else open_checkpoint(given, revision=wanted.revision, config=wanted.config)
     )
     refuse_overlap(opened.source.path, target)
-    if (target.exists() or target.is_symlink()) and not wanted.force:
-        raise UsageError(f"{target} exists already", "use --force to replace it, or name another folder")
+    refuse_existing(target, force=wanted.force)
     whole = opened.entry
     opened = opened.cut(wanted.layers, wanted.experts)
     to = wanted.to or ("dcp" if opened.source.kind == "hf" else "hf")
@@ -97,7 +97,7 @@ def plan(given: str | Opened, destination: str, wanted: Wanted) -> Planned:
         chosen, source = layout.as_stored(chosen, packed), packed.source
         assert opened.config_file is not None  # quantised is what a config.json says it is
         kept = {"quantization_config": assets.read_config(opened.config_file)["quantization_config"]}
-        left_out = [note for note in left_out if "are read as bf16" not in note]
+        left_out = [note for note in left_out if note != packed.note]
     made = (
         layout.hf_layout(chosen, wanted.shard_bytes)
         if to == "hf"

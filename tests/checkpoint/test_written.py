@@ -10,7 +10,7 @@ import pytest
 
 from trnt.checkpoint import written
 from trnt.checkpoint.manifest import Record
-from trnt.errors import TrntError
+from trnt.errors import TrntError, UsageError
 
 
 def record(name: str, offset: int, data: bytes) -> Record:
@@ -63,3 +63,15 @@ def test_a_finished_folder_takes_its_name_from_whatever_had_it(tmp_path: Path, b
     assert not target.is_symlink()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "out"]
     assert (elsewhere / "precious").exists()
+
+
+def test_what_is_there_and_what_does_not_fit_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    for taken in (tmp_path, tmp_path / "link"):
+        with pytest.raises(UsageError, match="exists already"):
+            written.refuse_existing(taken, force=False)
+        written.refuse_existing(taken, force=True)
+    written.refuse_existing(tmp_path / "new", force=False)
+    written.check_room(tmp_path, 1)
+    with pytest.raises(TrntError, match="are needed"):
+        written.check_room(tmp_path, 1 << 60)

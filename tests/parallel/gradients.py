@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from trnt.cli import main
-from trnt.parallel.seeded import bare
+from trnt.parallel.parts import bare
 from trnt.trainer import Trainer
 
 clip = Trainer._clip

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trnt.parallel.clip import clip, local, spread, squares
+from trnt.parallel.clip import clip, spread, squares
+from trnt.parallel.parts import local
 
 
 def parameters() -> list[torch.Tensor]:

@@ -9,7 +9,7 @@ import torch
 
 from trnt.kernels.swap import swap
 from trnt.models import registry
-from trnt.parallel.seeded import bare, box, drawn
+from trnt.parallel.seeded import drawn
 
 
 def test_one_process_and_the_first_of_many_draw_the_same(tiny_model: Callable[..., Any]) -> None:
@@ -24,9 +24,3 @@ def test_one_process_and_the_first_of_many_draw_the_same(tiny_model: Callable[..
     assert not torch.equal(other["layers.0.attention.wo.weight"], expected["layers.0.attention.wo.weight"])
     half = next(drawn(config, 0, "bfloat16").parameters())
     assert half.dtype == torch.bfloat16
-
-
-def test_a_plain_tensor_is_its_own_part() -> None:
-    tensor = torch.zeros(3, 4)
-    assert box(tensor) == (tensor, (0, 0))
-    assert bare("layers.0._checkpoint_wrapped_module.x") == "layers.0.x"

@@ -27,7 +27,7 @@ from trnt.checkpoint.layout import Item, Layout, Part
 from trnt.checkpoint.manifest import Manifest, Record
 from trnt.checkpoint.safe import read_at
 from trnt.checkpoint.source import PIECE, Source, pieces
-from trnt.checkpoint.written import WORKERS, check_written, hash_of, sync_folder, take_name, write_at
+from trnt.checkpoint.written import WORKERS, check_room, check_written, hash_of, sync_folder, take_name, write_at
 from trnt.errors import TrntError
 
 MEMORY = 512 << 20  # default budget for buffers, in bytes
@@ -162,15 +162,12 @@ def _clear(partial: Path, *, keep: bool) -> None:
 def _room(partial: Path, layout: Layout, record: Manifest) -> None:
     """Raise TrntError when the disk cannot hold what is still to be written."""
     done = sum(one.bytes for one in record.records.values())
-    needed = sum(layout.files.values()) - done + (16 << 20)
-    free = shutil.disk_usage(partial).free
-    if free < needed:
+    try:
+        check_room(partial.parent, sum(layout.files.values()) - done)
+    except TrntError:
         if not record.records:
             shutil.rmtree(partial, ignore_errors=True)
-        raise TrntError(
-            f"{console.human_bytes(needed)} are needed, {console.human_bytes(free)} are free at {partial.parent}",
-            "free some disk space, or name a folder on another disk",
-        )
+        raise
 
 
 def _run(work: Work) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from trnt.checkpoint import mxfp4
 from trnt.checkpoint.dtypes import size_of
 from trnt.checkpoint.mxfp4 import Mxfp4
 from trnt.checkpoint.source import Info, Source, refuse
@@ -56,6 +55,12 @@ class Dequantised(Wrapped):
         found = values.bfloat16().view(-1)[first - begin * columns :][:count]
         out[:] = found.view(torch.uint8).numpy().data
 
+    @property
+    def note(self) -> str:
+        """What to tell the user."""
+        rows, columns = self.block
+        return f"{len(self.scaled)} fp8 weights are read as bf16 (one scale for each {rows} x {columns})"
+
     def stored(self, name: str) -> tuple[str, ...]:
         """The tensors of the files that a weight is made of; none for one that is not quantised."""
         return (name, name + SUFFIX) if name in self.scaled else ()
@@ -95,10 +100,8 @@ def dequantised(source: Source, config: dict[str, Any]) -> tuple[Source, dict[st
     found: Dequantised | Mxfp4
     if method == "fp8" and block and source.kind == "hf":
         found = Dequantised(source, (int(block[0]), int(block[1])))
-        note = f"{len(found.scaled)} fp8 weights are read as bf16 (one scale for each {block[0]} x {block[1]})"
     elif method == "mxfp4" and source.kind == "hf":
         found = Mxfp4(source)
-        note = f"{len(found.packed)} mxfp4 weights are read as bf16 (one scale for each {mxfp4.EACH})"
     else:
         raise TrntError(
             f"{source.path} is quantised ({method}), which trnt does not read", "use the bf16 release of the model"
@@ -107,4 +110,4 @@ def dequantised(source: Source, config: dict[str, Any]) -> tuple[Source, dict[st
     rest = {key: value for key, value in config.items() if key != "quantization_config"}
     # Unpacked, mxfp4 is [E, out, in]; the names are those of bf16 files, which hold [E, in, out].
     seen = transposed(found, found.packed) if isinstance(found, Mxfp4) else found
-    return seen, rest, [note]
+    return seen, rest, [found.note]

@@ -18,8 +18,8 @@ from trnt.checkpoint import assets
 from trnt.checkpoint.dcp import open_dcp
 from trnt.checkpoint.dtypes import DTYPES, torch_dtype
 from trnt.checkpoint.layout import SHARD_BYTES
-from trnt.checkpoint.written import sync_folder, take_name
-from trnt.errors import TrntError, UsageError
+from trnt.checkpoint.written import check_room, refuse_existing, sync_folder, take_name
+from trnt.errors import TrntError
 
 Add: TypeAlias = Callable[[Path, dict[str, Any], str], None]
 PREFIX = "hf."  # of a run's parameters, `models/transformers_model.py`
@@ -42,8 +42,7 @@ def export(step: Path, origin: Path, tokenizer: Path, target: Path, options: Opt
     else belongs into it. Raises TrntError when a weight is NaN or infinite, when the disk refuses, or when the finished
     folder would not load.
     """
-    if (target.exists() or target.is_symlink()) and not options.force:
-        raise UsageError(f"{target} exists already", "use --force to replace it, or name another folder")
+    refuse_existing(target, force=options.force)
     start = time.perf_counter()
     config = assets.read_config(origin / assets.CONFIG)
     model, written = filled(step, config, options.dtype)
@@ -51,7 +50,7 @@ def export(step: Path, origin: Path, tokenizer: Path, target: Path, options: Opt
     partial = target.with_name(f".{target.name}.partial")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        room(target.parent, nbytes)
+        check_room(target.parent, nbytes)
         shutil.rmtree(partial, ignore_errors=True)
         model.save_pretrained(partial, max_shard_size=options.shard_bytes)
         tensors = len(model.state_dict())
@@ -128,16 +127,6 @@ def filled(step: Path, config: dict[str, Any], dtype: str | None) -> tuple[Any, 
             "use the transformers that the run was trained with",
         )
     return model, written
-
-
-def room(folder: Path, needed: int) -> None:
-    """Raise TrntError when the disk cannot hold so many bytes."""
-    free = shutil.disk_usage(folder).free
-    if free < needed + (16 << 20):
-        raise TrntError(
-            f"{console.human_bytes(needed)} are needed, {console.human_bytes(free)} are free at {folder}",
-            "free some disk space, or name a folder on another disk",
-        )
 
 
 def loads(folder: Path) -> None:

@@ -33,6 +33,11 @@ class Mxfp4(Wrapped):
     def file_of(self, name: str) -> str:
         return self.source.file_of(name + BLOCKS if name in self.packed else name)
 
+    @property
+    def note(self) -> str:
+        """What to tell the user."""
+        return f"{len(self.packed)} mxfp4 weights are read as bf16 (one scale for each {EACH})"
+
     def stored(self, name: str) -> tuple[str, ...]:
         """The tensors of the files that a weight is made of; none for one that is not packed."""
         return (name + BLOCKS, name + SCALES) if name in self.packed else ()

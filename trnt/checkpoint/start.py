@@ -13,8 +13,6 @@ from trnt import device
 
 device.ensure()
 
-from torch.distributed.tensor import DTensor
-
 from trnt import console
 from trnt.checkpoint import mapping
 from trnt.checkpoint.dtypes import size_of, torch_dtype
@@ -23,7 +21,7 @@ from trnt.checkpoint.reordered import ordered
 from trnt.checkpoint.source import PIECE, Source, pieces
 from trnt.errors import TrntError
 from trnt.models.registry import ModelEntry
-from trnt.parallel.seeded import box
+from trnt.parallel.parts import box, local
 
 
 @torch.no_grad()
@@ -45,7 +43,7 @@ def fill(state: Mapping[str, torch.Tensor], source: Source, entry: ModelEntry) -
     for name in mapping.dropped_names(entry):
         if name in state:
             bias = source.tensor(name)[: entry.size.num_experts] if name in source.tensors else None
-            _local(state[name]).zero_() if bias is None else _local(state[name]).copy_(bias)
+            local(state[name]).zero_() if bias is None else local(state[name]).copy_(bias)
             filled.add(name)
     empty = [name for name, tensor in state.items() if name not in filled and isinstance(tensor, torch.Tensor)]
     if empty:
@@ -53,10 +51,6 @@ def fill(state: Mapping[str, torch.Tensor], source: Source, entry: ModelEntry) -
             f"{source.path} gave nothing to {', '.join(empty[:20])}", "report this: the model and its table disagree"
         )
     return len(filled)
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _fill_one(tensor: torch.Tensor, link: Link, source: Source, name: str, first: int) -> None:

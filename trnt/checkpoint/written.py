@@ -13,9 +13,10 @@ from trnt import console
 from trnt.checkpoint.manifest import Record
 from trnt.checkpoint.safe import read_at
 from trnt.checkpoint.source import PIECE, pieces
-from trnt.errors import TrntError
+from trnt.errors import TrntError, UsageError
 
 WORKERS = min(8, os.cpu_count() or 1)
+SPARE = 16 << 20  # bytes of a disk that are left for headers, configs and tokenizers
 
 
 def write_at(handle: int, offset: int, data: Any) -> None:
@@ -58,6 +59,23 @@ def check_written(folder: Path, records: list[Record], piece: int = PIECE) -> No
         raise TrntError(
             f"{folder}: {len(bad)} tensors are not what was written: {'; '.join(bad[:20])}",
             "the disk or the memory is at fault: check them, then convert again",
+        )
+
+
+def refuse_existing(target: Path, *, force: bool) -> None:
+    """Raise UsageError when something has the target's name and is not to be replaced."""
+    if (target.exists() or target.is_symlink()) and not force:
+        raise UsageError(f"{target} exists already", "use --force to replace it, or name another folder")
+
+
+def check_room(folder: Path, needed: int) -> None:
+    """Raise TrntError when the disk that a folder is on cannot hold so many bytes more, and a little."""
+    needed += SPARE
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise TrntError(
+            f"{console.human_bytes(needed)} are needed, {console.human_bytes(free)} are free at {folder}",
+            "free some disk space, or name a folder on another disk",
         )
 
 

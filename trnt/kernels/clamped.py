@@ -16,7 +16,6 @@ from trnt import device
 
 device.ensure()
 
-from torch.distributed.tensor import DTensor
 from torchtitan.models.common.linear import ScaledBiasRowwiseLinear
 from torchtitan.models.gpt_oss.model import Attention
 from torchtitan.models.gpt_oss.moe import GptOssGroupedExperts, ScaleBiasForward, swiglu
@@ -25,6 +24,7 @@ from trnt.kernels import cpu, grads, matmul, threads
 from trnt.kernels.attention import Sinks
 from trnt.kernels.cpu import slices
 from trnt.kernels.routed import add_up, by_expert, target, workers
+from trnt.parallel.parts import local
 
 ALPHA = 1.702
 
@@ -133,7 +133,7 @@ class ClampedExperts(GptOssGroupedExperts):
         if x_RD.device.type != "cpu":
             return super().forward(x_RD, num_tokens_per_expert_E)
         held = (self.mlp1_weight_EGD, self.mlp1_bias_EG, self.mlp2_weight_EDF, self.mlp2_bias_ED)
-        w1_EGD, b1_EG, w2_EDF, b2_ED = (w.to_local() if isinstance(w, DTensor) else w for w in held)
+        w1_EGD, b1_EG, w2_EDF, b2_ED = map(local, held)
         ends_E = num_tokens_per_expert_E.cumsum(0, dtype=torch.int32)
         number_R = torch.arange(len(x_RD), device=x_RD.device, dtype=torch.int32)
         expert_R = torch.searchsorted(ends_E, number_R, right=True).clamp(max=len(b1_EG) - 1)
@@ -162,7 +162,7 @@ class RowwiseLinear(ScaledBiasRowwiseLinear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """(..., F), this process's part of the sum."""
-        weight, bias = (w.to_local() if isinstance(w, DTensor) else w for w in (self.weight, self.bias))
+        weight, bias = local(self.weight), local(self.bias)
         return F.linear(input, weight, ScaleBiasForward.apply(bias, self.tp_degree, bias.dtype))
 
 

@@ -11,11 +11,11 @@ from trnt import device
 
 device.ensure()
 
-from torch.distributed.tensor import DTensor
 from torchtitan.models.common.moe import GroupedExperts, TokenChoiceTopKRouter
 
 from trnt.kernels import cpu
 from trnt.kernels.routed import RoutedSwiGLU
+from trnt.parallel.parts import local
 
 
 class Experts(GroupedExperts):
@@ -41,7 +41,7 @@ class Experts(GroupedExperts):
         """(R, D) from tokens (R, D) sorted by expert and their counts (E,)."""
         if x_RD.device.type != "cpu":
             return super().forward(x_RD, num_tokens_per_expert_E)
-        weights = [w.to_local() if isinstance(w, DTensor) else w for w in self.large_weights()]
+        weights = [local(weight) for weight in self.large_weights()]
         y_RD, _, _ = cpu.grouped_swiglu(x_RD, *weights, num_tokens_per_expert_E)
         return y_RD
 

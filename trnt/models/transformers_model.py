@@ -24,7 +24,7 @@ from torchtitan.protocols.model import BaseModel
 from trnt.errors import TrntError
 from trnt.models import transformers as family
 from trnt.models.transformers_probe import Traits, look, run
-from trnt.parallel.seeded import bare
+from trnt.parallel.parts import bare
 
 
 class Given(nn.Module):

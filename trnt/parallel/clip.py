@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from trnt.kernels import norms
+from trnt.parallel.parts import local
 
 
 @torch.no_grad()
@@ -40,9 +41,9 @@ def squares(parameters: list[torch.Tensor]) -> torch.Tensor:
     """
     groups: dict[Any, list[torch.Tensor]] = {}
     for parameter in parameters:
-        groups.setdefault(spread(parameter), [])
+        group = groups.setdefault(spread(parameter), [])
         if parameter.grad is not None:
-            groups[spread(parameter)].append(norms.of_rows(local(parameter.grad)))
+            group.append(norms.of_rows(local(parameter.grad)))
     where = next((parameter.device for parameter in parameters), torch.device("cpu"))
     total = torch.zeros((), dtype=torch.float64 if where.type == "cpu" else torch.float32, device=where)
     for (mesh, dims), parts in groups.items():
@@ -59,8 +60,3 @@ def spread(parameter: torch.Tensor) -> tuple[Any, tuple[int, ...]]:
         return None, ()
     cut = tuple(dim for dim, placement in enumerate(parameter.placements) if not placement.is_replicate())
     return (parameter.device_mesh, cut) if cut else (None, ())
-
-
-def local(grad: torch.Tensor) -> torch.Tensor:
-    """This process's values."""
-    return grad.to_local() if isinstance(grad, DTensor) else grad

@@ -16,28 +16,10 @@ from trnt import device
 device.ensure()
 
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
 from torchtitan.config import TORCH_DTYPE_MAP
 from torchtitan.tools.utils import set_default_dtype
 
-WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
-
-
-def bare(name: str) -> str:
-    """A parameter's name without what checkpointing and compiling put into it."""
-    for wrapper in WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
-
-
-def box(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
-    """(this process's part, where it begins in the whole)."""
-    if not isinstance(tensor, DTensor):
-        return tensor, (0,) * tensor.dim()
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-    _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    return tensor.to_local(), tuple(offset)
+from trnt.parallel.parts import bare, box
 
 
 def drawn(model_config: Any, seed: int, dtype: str) -> torch.nn.Module:

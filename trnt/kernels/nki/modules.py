@@ -10,12 +10,12 @@ from trnt import device
 
 device.ensure()
 
-from torch.distributed.tensor import DTensor
 from torchtitan.models.common.moe import GroupedExperts, RoutedExperts
 from torchtitan.models.gpt_oss.moe import GptOssGroupedExperts
 
 from trnt.kernels.moe import AddLoss, Router, balance_loss
 from trnt.kernels.nki import torch_ops
+from trnt.parallel.parts import local
 
 BLOCK = 128
 """Rows of a block: the least padding, and the tensor engine is full at 128 (../docs/kernels.md)."""
@@ -70,10 +70,7 @@ class NkiExperts(GroupedExperts):
 
     def compute(self, x_TD: torch.Tensor, scores_TK: torch.Tensor, ids_TK: torch.Tensor) -> torch.Tensor:
         """(T, D) from tokens, affinities and choices."""
-        weights = [
-            (w.to_local() if isinstance(w, DTensor) else w).to(x_TD.dtype)
-            for w in (self.w1_EFD, self.w2_EDF, self.w3_EFD)
-        ]
+        weights = [local(weight).to(x_TD.dtype) for weight in (self.w1_EFD, self.w2_EDF, self.w3_EFD)]
         options = ("silu", torch_ops.GPT_OSS_LIMIT, BLOCK)
         return torch_ops.experts_forward(x_TD, scores_TK, ids_TK, *weights, None, None, None, *options)[0]
 
@@ -90,7 +87,7 @@ class NkiClampedExperts(GptOssGroupedExperts):
     def compute(self, x_TD: torch.Tensor, scores_TK: torch.Tensor, ids_TK: torch.Tensor) -> torch.Tensor:
         """(T, D) from tokens, affinities and choices."""
         held = (self.mlp1_weight_EGD, self.mlp2_weight_EDF, self.mlp1_bias_EG, self.mlp2_bias_ED)
-        w1, w2, b1, b2 = ((w.to_local() if isinstance(w, DTensor) else w).to(x_TD.dtype) for w in held)
+        w1, w2, b1, b2 = (local(tensor).to(x_TD.dtype) for tensor in held)
         options = ("clamped", self.swiglu_limit, BLOCK)
         return torch_ops.experts_forward(x_TD, scores_TK, ids_TK, w1, w2, None, b1, b2, None, *options)[0]
 
