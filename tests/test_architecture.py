@@ -34,6 +34,7 @@ LEVELS = {
     "trnt.report": 5,
     "trnt.checkpoint": 4,
     "trnt.launch": 4,
+    "trnt.elastic": 4,
     "trnt.trainer": 6,
     "trnt.doctor": 6,
     "trnt.assemble": 7,

@@ -16,15 +16,17 @@ device.ensure()
 
 import pydantic
 from torchtitan.components.optimizer import ParamGroupConfig
-from torchtitan.distributed.activation_checkpoint import FullAC
+from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
 
-from trnt import console, launch
+from trnt import console
 from trnt.data.loader import TextDataLoader
 from trnt.errors import TrntError, UsageError, nearest
 from trnt.kernels.loss import ChunkedLoss
 from trnt.kernels.swap import swap
 from trnt.optim.container import Optimizers
+from trnt.parallel import context
 from trnt.parallel.apply import parallelize
+from trnt.parallel.degrees import STAGES
 from trnt.parallel.memory import Choice
 from trnt.ready import Ready
 from trnt.runs import Start
@@ -33,6 +35,11 @@ from trnt.trainer import Trainer
 PRECISIONS = {"fp32": ("float32", "float32"), "mixed": ("float32", "bfloat16"), "bf16": ("bfloat16", "bfloat16")}
 # torch's fused AdamW exists for CPU and CUDA.
 IMPLEMENTATION: dict[str, Any] = {"cpu": "fused", "cuda": "fused", "neuron": "for-loop"}
+CHECKPOINTING: dict[str, Any] = {
+    "none": None,
+    "selective": SelectiveAC.Config(),
+    "full": FullAC.Config(),
+}
 VECTORS = r"norm|bias|sinks|\bln_"  # native names and transformers'
 # Parts of the tree that are trnt's to decide; setting them by hand would be ignored or break the run.
 RESERVED = {
@@ -45,7 +52,7 @@ RESERVED = {
     "dataloader.token_cache": "use --data",
     "gradient_dtype": "use --gradient-dtype",
     "trim_memory": "leave it out: a run that is short of memory does it",
-    "activation_checkpoint": "use --recompute",
+    "activation_checkpoint": "use --ac",
 }
 
 
@@ -73,10 +80,10 @@ def assemble(ready: Ready, start: Start, choice: Choice) -> Trainer.Config:
             param_groups=param_groups(
                 settings["optimizer"], settings["lr"] or usual_lr(entry.size.hidden_size), choice
             ),
-            implementation=implementation(settings["optimizer"], kind),
+            implementation=implementation(settings["optimizer"], kind, ready.machines.world_size),
             keep_gradients=not choice.release,
         ),
-        activation_checkpoint=FullAC.Config() if choice.recompute == "full" else None,
+        activation_checkpoint=CHECKPOINTING[choice.recompute],
         gradient_dtype=choice.gradients,
         trim_memory=choice != Choice(),
     )
@@ -88,6 +95,19 @@ def assemble(ready: Ready, start: Start, choice: Choice) -> Trainer.Config:
     training.global_batch_size = settings["global_batch_size"]
     training.disable_cuda_graphs = True
     training.dtype, training.mixed_precision_param = PRECISIONS[ready.precision]
+    degrees = ready.degrees
+    parallelism.data_parallel_replicate_degree = degrees.dp_replicate
+    parallelism.data_parallel_shard_degree = degrees.dp_shard
+    parallelism.tensor_parallel_degree = degrees.tp
+    parallelism.context_parallel_degree = degrees.cp
+    parallelism.pipeline_parallel_degree = degrees.pp
+    parallelism.expert_parallel_degree = degrees.ep
+    parallelism.enable_sequence_parallel = settings["sequence_parallel"]
+    parallelism.pipeline_parallel_schedule = settings["pp_schedule"]
+    if entry.size.num_layers < 2 * degrees.pp * STAGES.get(settings["pp_schedule"], 1):
+        # torchtitan counts both ends as a layer each; with few layers a stage would have none
+        parallelism.pipeline_parallel_first_stage_less_layers = 0
+        parallelism.pipeline_parallel_last_stage_less_layers = 0
     parallelism.spmd_backend = "partial_dtensor"  # the default fails in FSDP2 on torch 2.13
     config.debug.seed = settings["seed"]
     config.debug.moe_force_load_balance = False
@@ -112,21 +132,20 @@ def assemble(ready: Ready, start: Start, choice: Choice) -> Trainer.Config:
     for key, value in settings.extra.items():
         set_dotted(config, key, value, settings.origins[key])
     check_compile(config, kind)
-    check_layout(config, settings["optimizer"])
+    check_layout(ready.machines.world_size, settings["optimizer"])
+    if degrees.cp > 1:
+        spec.model = context.unseen(spec.model)
     return rebuilt(config)
 
 
-def implementation(optimizer: str, kind: str) -> Any:
+def implementation(optimizer: str, kind: str, world_size: int) -> Any:
     """Which of torch's loops over parameters runs. Its fused SGD knows no sharded tensors."""
-    return "foreach" if optimizer == "sgd" and launch.world_size() > 1 else IMPLEMENTATION[kind]
+    return "foreach" if optimizer == "sgd" and world_size > 1 else IMPLEMENTATION[kind]
 
 
-def check_layout(config: Any, optimizer: str) -> None:
-    """Raise UsageError for what is not built yet: it would fail late, or train wrongly without a word."""
-    for kind in ("pipeline", "context"):
-        if getattr(config.parallelism, f"{kind}_parallel_degree") > 1:
-            raise UsageError(f"{kind} parallelism is not built yet", "use data, tensor or expert parallelism")
-    if optimizer == "muon" and launch.world_size() > 1:
+def check_layout(world_size: int, optimizer: str) -> None:
+    """Raise UsageError for what is not built yet: it would train wrongly without a word."""
+    if optimizer == "muon" and world_size > 1:
         raise UsageError(
             "muon on several processes is not built yet: it would take parts of matrices for matrices",
             "use --optimizer adamw",

@@ -200,10 +200,19 @@ def reader_gone() -> int:
 
 def fail(shown: TrntError, error: BaseException) -> int:
     """Print an error, with its traceback when asked for. Returns its exit code."""
-    if console.debugging():
+    if console.debugging() or "TRNT_LOGS" in os.environ:
         import traceback
 
-        sys.stderr.write("".join(traceback.format_exception(error)))
+        from trnt import elastic
+
+        trace = "".join(traceback.format_exception(error))
+        if elastic.tell(shown, trace):  # one of several processes: whoever started it shows the first failure
+            console.log(f"{trace}error: {shown.cause}\nfix: {shown.fix}")
+            if os.environ.get("RANK") != "0":
+                sys.stderr.write(trace)
+                console.error(shown)
+            return shown.exit_code
+        sys.stderr.write(trace)
     console.error(shown)
     return shown.exit_code
 

@@ -56,7 +56,7 @@ def canonical(pairs: Sequence[tuple[str, Any]], origin: str) -> Layer:
     seen: dict[str, str] = {}
     for raw, value in pairs:
         name = raw.replace("-", "_")
-        if "." not in name and name not in BY_NAME and name not in ("dump_folder", "hf_assets_path"):
+        if "." not in name and name not in BY_NAME and name not in ALIASES and name not in ("dump_folder", "hf_assets_path"):
             near = nearest(name, BY_NAME)
             fix = f"did you mean '{flag_of(near)}'?" if near else "'trnt train --help' lists the options"
             shown = flag_of(name) if origin == "flag" else f"'{raw}' in {origin}"
@@ -173,7 +173,7 @@ def resolve(
     if recipe is not None:
         path = recipe_path(recipe)
         layers.append(canonical(flatten(read_toml(path, "recipe")), f"recipe {path.name}"))
-    names = {f"TRNT_{option.name.upper()}": option.name for option in OPTIONS}
+    names = {f"TRNT_{name.upper()}": name for name in {**BY_NAME, **ALIASES}}
     layers += [
         canonical([(names[key], value)], key) for key, value in environment.items() if key in names and value != ""
     ]

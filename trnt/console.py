@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from trnt.errors import TrntError
@@ -18,6 +19,7 @@ SCHEMA_VERSION = 1
 LINE_EVERY_S = 5.0  # between plain progress lines, where no bar can be drawn
 
 _state = {"debug": False, "quiet": False}
+_kept: list[Any] = []  # the file in which messages are kept, if any
 
 
 def configure(*, debug: bool = False, quiet: bool = False) -> None:
@@ -29,6 +31,18 @@ def configure(*, debug: bool = False, quiet: bool = False) -> None:
 def silence() -> None:
     """Let this process say nothing but errors and warnings: another one of the same run speaks."""
     _state["quiet"] = True
+
+
+def keep(path: Path) -> None:
+    """Write every message to a file too, from now on."""
+    _kept[:] = [path.open("a", encoding="utf-8")]
+
+
+def log(text: str) -> None:
+    """Write to the file of messages alone, if there is one."""
+    for file in _kept:
+        file.write(text if text.endswith("\n") else text + "\n")
+        file.flush()
 
 
 def debugging() -> bool:
@@ -62,6 +76,7 @@ def result_json(value: dict[str, Any]) -> None:
 
 def note(text: str) -> None:
     """A message for people, on stderr; `--quiet` silences it."""
+    log(text)
     if not _state["quiet"]:
         sys.stderr.write(text if text.endswith("\n") else text + "\n")
         sys.stderr.flush()
@@ -69,12 +84,14 @@ def note(text: str) -> None:
 
 def warn(text: str) -> None:
     """A warning, on stderr; `--quiet` does not silence it."""
+    log(f"warning: {text}")
     sys.stderr.write(f"{colour('warning:', '33')} {text}\n")
     sys.stderr.flush()
 
 
 def error(failure: TrntError) -> None:
     """A failure: its cause and its fix, on stderr."""
+    log(f"error: {failure.cause}\nfix: {failure.fix}")
     sys.stderr.write(f"{colour('error:', '31;1')} {failure.cause}\n{colour('fix:', '36')} {failure.fix}\n")
     sys.stderr.flush()
 
@@ -131,14 +148,14 @@ class Ticker:
         self._done = done
         if self._live is not None:
             self._live.update(self._task, completed=done, detail=detail)
-            return
         now = time.monotonic()
         ended = self._total is not None and done >= self._total and not self._ended
         self._ended = self._ended or ended
-        if (now - self._last_line >= LINE_EVERY_S or ended) and not _state["quiet"]:
+        if now - self._last_line >= LINE_EVERY_S or ended:
             self._last_line = now
             of = f"/{self._total:,.0f}" if self._total else ""
-            note(f"{self._title}: {done:,.0f}{of} {self._unit} {detail}".rstrip())
+            say = note if self._live is None else log
+            say(f"{self._title}: {done:,.0f}{of} {self._unit} {detail}".rstrip())
 
 
 @contextmanager

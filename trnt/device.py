@@ -300,3 +300,11 @@ class MatmulRate:
             self.samples = [*self.samples[-8:], matmul_flops(size, repeats=2)]
             self._last = time.perf_counter()
         return statistics.median(self.samples)
+
+
+def count() -> int:
+    """Devices of the kind in use on this machine: logical NeuronCores, GPUs, or 1 for the CPU."""
+    import torch
+
+    kind = ensure()
+    return 1 if kind == "cpu" else int(getattr(torch, kind).device_count())

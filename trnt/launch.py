@@ -23,6 +23,11 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def launched() -> bool:
+    """Whether a launcher started this process: trnt's own, torchrun or a cluster's."""
+    return "WORLD_SIZE" in os.environ and "RANK" in os.environ
+
+
 def rank() -> int:
     """This process's number."""
     return int(os.environ.get("RANK", "0")) if world_size() > 1 else 0
@@ -87,6 +92,8 @@ def run(config: Any) -> Any:
     for key, value in alone.items():
         os.environ.setdefault(key, value)
     os.environ.setdefault("MASTER_PORT", str(free_port()))
+    # torchtitan warns when a pipeline's loss is not shown by the process that computes it; here process 0 is told it.
+    os.environ.setdefault("LOG_RANK", ",".join(map(str, range(world_size()))))
     trainer = None
     try:
         trainer = config.build()
@@ -98,6 +105,6 @@ def run(config: Any) -> Any:
         if dist.is_initialized():
             dist.destroy_process_group()
         gc.enable()  # torchtitan's trainer switches the collector off
-        for key in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        for key in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOG_RANK"):
             if key not in before:
                 os.environ.pop(key, None)

@@ -41,6 +41,11 @@ def whole(least: int, *, also: int | None = None) -> Check:
     return check
 
 
+def count_or_auto(name: str, value: Any) -> int:
+    """A whole number of at least 1; `auto` or -1 is -1."""
+    return -1 if value in ("auto", "-1", -1) else whole(1)(name, value)
+
+
 def positive(name: str, value: Any) -> float:
     """A finite number above zero."""
     try:

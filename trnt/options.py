@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trnt.option_checks import Check, one_of, positive, switch, text, whole
+from trnt.option_checks import Check, count_or_auto, one_of, positive, switch, text, whole
 from trnt.option_checks import flag_of as flag_of
 
 KERNELS = ("auto", "torch", "nki", "nki-sim")
@@ -35,6 +35,8 @@ class Option:
     panel: str
     help: str
     titan: str | None = None
+    also: str | None = None
+    """Another name of the same option."""
 
     @property
     def key(self) -> str:
@@ -207,9 +209,96 @@ OPTIONS: tuple[Option, ...] = (
         "recompute",
         str,
         None,
-        one_of("none", "full"),
+        one_of("none", "selective", "full"),
         "Memory",
-        "full: run each layer's forward again in its backward  [default: none, full when memory is short]",
+        "Activation checkpointing: full runs each layer's forward again in its backward, selective all but attention "
+        "and every other product  [default: none, full when memory is short]",
+        also="ac",
+    ),
+    Option(
+        "nproc",
+        int,
+        1,
+        count_or_auto,
+        "Processes",
+        "Processes on this machine; auto: one for each Trainium core or GPU, else 1",
+    ),
+    Option("nnodes", int, 1, whole(1), "Processes", "Machines; each runs the same command with its --node-rank"),
+    Option("node_rank", int, 0, whole(0), "Processes", "This machine's number, from 0"),
+    Option(
+        "rdzv_endpoint", str, None, text, "Processes", "HOST:PORT of machine 0, where processes of all machines meet"
+    ),
+    Option(
+        "dp_shard",
+        int,
+        -1,
+        count_or_auto,
+        "Processes",
+        "Processes that share weights and have rows of their own (FSDP); auto: what the others leave  [default: auto]",
+        titan="parallelism.data_parallel_shard_degree",
+    ),
+    Option(
+        "dp_replicate",
+        int,
+        1,
+        count_or_auto,
+        "Processes",
+        "Copies of the weights (DDP; with --dp-shard HSDP)",
+        titan="parallelism.data_parallel_replicate_degree",
+    ),
+    Option(
+        "tp",
+        int,
+        1,
+        count_or_auto,
+        "Processes",
+        "Tensor parallelism: processes that share each layer's heads and widths",
+        titan="parallelism.tensor_parallel_degree",
+    ),
+    Option(
+        "sequence_parallel",
+        bool,
+        True,
+        switch,
+        "Processes",
+        "With --tp: share the tokens between the layers' products too",
+        titan="parallelism.enable_sequence_parallel",
+    ),
+    Option(
+        "cp",
+        int,
+        1,
+        count_or_auto,
+        "Processes",
+        "Context parallelism: processes that share each row's tokens",
+        titan="parallelism.context_parallel_degree",
+    ),
+    Option(
+        "ep",
+        int,
+        1,
+        count_or_auto,
+        "Processes",
+        "Expert parallelism: processes that share the experts, out of those of --dp-shard, --cp and --tp",
+        titan="parallelism.expert_parallel_degree",
+    ),
+    Option(
+        "pp",
+        int,
+        1,
+        count_or_auto,
+        "Processes",
+        "Pipeline parallelism: stages of layers, one row at a time",
+        titan="parallelism.pipeline_parallel_degree",
+    ),
+    Option(
+        "pp_schedule",
+        str,
+        "1F1B",
+        text,
+        "Processes",
+        "Order of the stages' work: 1F1B, GPipe, Interleaved1F1B or LoopedBFS (two stages per process)",
+        titan="parallelism.pipeline_parallel_schedule",
     ),
     Option(
         "out", str, None, text, "Output", "The run's folder  [default: a new one under --runs-dir]", titan="dump_folder"
@@ -237,4 +326,5 @@ OPTIONS: tuple[Option, ...] = (
 
 BY_NAME = {option.name: option for option in OPTIONS}
 ALIASES = {option.name: option.titan for option in OPTIONS if option.titan}
+ALIASES |= {option.also: option.key for option in OPTIONS if option.also}
 BY_KEY = {option.key: option for option in OPTIONS}

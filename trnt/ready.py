@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from typing import Any
 
-from trnt import device
+from trnt import device, launch
 from trnt.config import Settings
+from trnt.elastic import Machines
 from trnt.errors import UsageError
 from trnt.kernels.choose import Kernels, choose
 from trnt.models.registry import ModelEntry
+from trnt.parallel import degrees
+from trnt.parallel.degrees import Degrees
 from trnt.starting import Beginning, begin
 
 
@@ -26,6 +30,8 @@ class Ready:
     beginning: Beginning
     kernels: Kernels
     """What computes routing and experts."""
+    machines: Machines = Machines(1)
+    degrees: Degrees = Degrees()
 
     @property
     def entry(self) -> ModelEntry:
@@ -71,7 +77,51 @@ def prepare(settings: Settings) -> Ready:
     kernels = Kernels("torch", "")
     if settings["backend"] == "native":
         kernels = choose(settings["kernels"], kind, entry.size.num_experts, entry.size.top_k)
-    return Ready(settings, tokens, kind, precision, beginning, kernels)
+    machines = machines_of(settings, kind)
+    return Ready(
+        settings, tokens, kind, precision, beginning, kernels, machines, degrees_of(settings, entry, machines, kind)
+    )
+
+
+def machines_of(settings: Settings, kind: str) -> Machines:
+    """The processes that are asked for, or those that a launcher has started. Raises UsageError where they differ."""
+    nproc = settings["nproc"]
+    if nproc == degrees.AUTO:
+        nproc = device.count() if kind != "cpu" else 1
+    asked = Machines(nproc, settings["nnodes"], settings["node_rank"], settings["rdzv_endpoint"])
+    if asked.node_rank >= asked.nnodes:
+        raise UsageError(
+            f"--node-rank {asked.node_rank} of --nnodes {asked.nnodes}", f"number them 0 to {asked.nnodes - 1}"
+        )
+    if asked.nnodes > 1 and (asked.endpoint is None or settings["out"] is None):
+        raise UsageError(
+            "several machines need one place to meet and one name for the run",
+            "give --rdzv-endpoint HOST:PORT of machine 0 and --out, the same on every machine",
+        )
+    if not launch.launched():
+        return asked
+    if settings.given("nproc") and asked.world_size != launch.world_size():
+        raise UsageError(
+            f"--nproc {nproc} x --nnodes {asked.nnodes}, but the launcher has started {launch.world_size()}",
+            "leave --nproc and --nnodes out under another launcher",
+        )
+    return Machines(launch.world_size())
+
+
+def degrees_of(settings: Settings, entry: ModelEntry, machines: Machines, kind: str) -> Degrees:
+    """The checked degrees of a run."""
+    names = [*degrees.FLAGS, "ep"]
+    asked = {name: settings[name] for name in names}
+    given = {name for name in names if settings.given(name)}
+    found = degrees.resolve(asked, given, machines.world_size, entry.size.num_experts)
+    if settings["backend"] == "transformers":
+        for name in ("tp", "cp", "pp", "ep"):
+            if asked[name] != 1:
+                raise UsageError(f"--{name} is for --backend native", "use --dp-shard or --dp-replicate")
+        return found
+    cores = (8 if os.environ.get("NEURON_LOGICAL_NC_CONFIG") == "1" else 4) if kind == "neuron" else None
+    degrees.check(found, entry.size, settings, schedule=settings["pp_schedule"], chip_cores=cores)
+    return found
 
 
 def identity(ready: Ready) -> dict[str, Any]:

@@ -20,14 +20,14 @@ from trnt import device
 
 device.ensure()
 
-from torchtitan.components.metrics import MetricsProcessor, _get_metrics_rank
+from torchtitan.components.metrics import MetricsProcessor
 
 from trnt import console
 from trnt.runs import read_rows
 
 
 class Report(MetricsProcessor):
-    """torchtitan's metrics seam, writing trnt's files. Only the rank that knows the loss writes."""
+    """torchtitan's metrics seam, writing trnt's files. Only process 0 writes."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(MetricsProcessor.Config):
@@ -36,8 +36,7 @@ class Report(MetricsProcessor):
 
     def __init__(self, config: Config, *, dump_folder: str, pp_schedule: str = "1F1B", **kwargs: Any) -> None:
         super().__init__(config, dump_folder=dump_folder, pp_schedule=pp_schedule, **kwargs)
-        rank = _get_metrics_rank(parallel_dims=self.parallel_dims, pp_schedule=pp_schedule)
-        self.writes = dist.get_rank() == rank
+        self.writes = dist.get_rank() == 0  # the trainer tells every process the loss, whichever stage knows it
         self.folder = Path(dump_folder)
         self.rows: list[dict[str, Any]] = []
         self.steps = 0
@@ -77,7 +76,9 @@ class Report(MetricsProcessor):
         """One optimizer step's figures; see docs/train.md for every key's meaning and unit."""
         extra = dict(extra_metrics or {})
         seconds = time.perf_counter() - self.time_last_log
-        tokens_per_s = self.ntokens_since_last_log / seconds / self.parallel_dims.non_data_parallel_size
+        dims = self.parallel_dims
+        # every process of a data-parallel rank read the same rows
+        tokens_per_s = self.ntokens_since_last_log * dims.dp_replicate * dims.dp_shard / seconds
         flops = self.num_flops_per_token * tokens_per_s
         lrs = [value for key, value in extra.items() if key.startswith("lr/")]
         row = {
@@ -90,7 +91,7 @@ class Report(MetricsProcessor):
             "seconds": seconds,
             "tokens_per_s": tokens_per_s,
             "flops_per_s": flops,
-            "of_peak": flops / (self._rate.now() if self._rate else self.gpu_peak_flops),
+            "of_peak": flops / dims.world_size / (self._rate.now() if self._rate else self.gpu_peak_flops),
             "memory_bytes": device.memory_used_bytes(),
             "memory_peak_bytes": device.peak_memory_bytes(),
             "data_wait_s": sum(self.data_loading_times),

@@ -6,7 +6,7 @@ RUN/config.json       the whole torchtitan config
 RUN/tokenizer/        the tokenizer's files, for the export
 RUN/metrics.jsonl     one line per step        RUN/tb/        the same as TensorBoard events
 RUN/loss.png          the picture              RUN/summary.json  the end
-RUN/checkpoint/step-N/
+RUN/checkpoint/step-N/        RUN/logs/         one file per process, where there are several
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 from trnt import console
 from trnt.errors import TrntError, UsageError
 
+LOGS = "logs"  # made by the launcher before the run is
 STEP = re.compile(r"step-(\d+)")
 
 
@@ -124,7 +125,7 @@ def choose_start(
         raise UsageError(f"--out {out} is a file", "name a folder")
     run = read_run(folder)
     if run is None:
-        if folder.is_dir() and any(folder.iterdir()):
+        if folder.is_dir() and any(path.name != LOGS for path in folder.iterdir()):
             raise UsageError(f"--out {out} holds files that are not a run of trnt", "choose an empty or a new folder")
         return Start(folder, resume=False, source=source)
     if source is not None and source.parent.parent.resolve() == folder.resolve():

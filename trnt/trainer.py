@@ -22,6 +22,7 @@ from trnt import device
 
 device.ensure()
 
+import torch.distributed as dist
 import torchtitan.trainer as titan
 from torchtitan.components.loss import IGNORE_INDEX
 from torchtitan.distributed import utils as dist_utils
@@ -34,6 +35,7 @@ from trnt.errors import TrntError
 from trnt.kernels.moe import Router
 from trnt.kernels.swap import own_gradients
 from trnt.optim.container import Optimizers
+from trnt.parallel import context, pipeline
 from trnt.parallel.apply import sum_gradients
 from trnt.parallel.clip import clip
 from trnt.parallel.seeded import same_weights
@@ -61,7 +63,8 @@ def stop_on_signals() -> Iterator[Stop]:
     def note(signum: int, frame: FrameType | None) -> None:
         del frame
         stop.signum = signum
-        signal.signal(signum, before[signum])
+        for each, handler in before.items():
+            signal.signal(each, handler)
         console.note(f"{signal.Signals(signum).name}: finishing this step, then saving (again to stop at once)")
 
     before: dict[int, Any] = {}
@@ -99,15 +102,21 @@ class Trainer(titan.Trainer):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         sum_gradients(self.model_parts)
-        self.alone = self.parallel_dims.world_size == 1
+        dims = self.parallel_dims
+        self.cp_mesh = dims.get_optional_mesh("cp")
+        self.pp_mesh = dims.get_optional_mesh("pp")
+        if self.pp_mesh is not None:
+            for part in self.model_parts:
+                pipeline.make_masks(part, self.cp_mesh)
+        self.alone = dims.world_size == 1
         if self.alone and self.device.type == "cpu" and not config.compile.enable:
             for part in self.model_parts:
                 reduced = config.gradient_dtype == "bf16"
                 own_gradients(part, torch.bfloat16 if reduced else None, sparse=reduced)
         self._moes = [m for part in self.model_parts for m in part.modules() if isinstance(m, MoE)]
         for router in self._routers():
-            batches = self.gradient_accumulation_steps * self.parallel_dims.dp_replicate * self.parallel_dims.dp_shard
-            router.aux_weight = 1.0 / batches
+            batches = self.gradient_accumulation_steps * self.num_pipeline_parallel_microbatches
+            router.aux_weight = 1.0 / (batches * dims.dp_replicate * dims.dp_shard * dims.cp)
 
     def _routers(self) -> list[Router]:
         return [moe.router for moe in self._moes if isinstance(moe.router, Router)]
@@ -137,13 +146,61 @@ class Trainer(titan.Trainer):
                 if config.trim_memory:
                     device.give_back_memory()
                 self.train_step(batches)
-                ending = stop.wanted or self.step == config.training.steps  # asked once: what ends the loop is saved
+                # asked once: what ends the loop is saved
+                ending = self._all_stop(stop) or self.step == config.training.steps
                 self.checkpointer.save(self.step, last_step=ending)
                 profiler.step()
                 if self.step == first + 1:
                     timeout = timedelta(seconds=config.comm.train_timeout_seconds)
                     dist_utils.set_pg_timeouts(timeout=timeout, parallel_dims=self.parallel_dims)
         self.stopped_by = stop.signum
+
+    def _all_stop(self, stop: Stop) -> bool:
+        """Whether a signal reached any process: they end at the same step, or the others would wait for ever."""
+        if self.alone:
+            return stop.wanted
+        told = torch.tensor(stop.signum or 0, dtype=torch.int32, device=self.device)
+        dist.all_reduce(told, dist.ReduceOp.MAX)
+        stop.signum = int(told) or None
+        return stop.wanted
+
+    def post_dataloading_process(self, input_dict: dict[str, torch.Tensor], labels: torch.Tensor) -> Any:
+        """torchtitan's (inputs, labels, arguments of the model); with context parallelism this process's tokens.
+
+        Document boundaries are those of whole rows: attention sees whole rows of some heads (`parallel/context.py`).
+        """
+        if self.cp_mesh is None:
+            return super().post_dataloading_process(input_dict, labels)
+        found: dict[str, Any] = {name: context.part(x, self.cp_mesh) for name, x in input_dict.items()}
+        if self.pp_mesh is None:
+            found["attention_masks"] = self.model_parts[0].get_attention_masks(positions=input_dict["positions"])
+        labels = context.part(labels, self.cp_mesh)
+        self.ntokens_seen += labels.numel()
+        return found.pop("input"), labels, found
+
+    def pp_forward_backward_step(self, *, input_dict_mbs: Any, label_mbs: Any, global_valid_tokens: Any) -> Any:
+        """The loss (), zero where the last stage is not; gradients are in the parameters.
+
+        torch 2.13's schedules cut whole batches into microbatches themselves, where torchtitan hands them over cut.
+        """
+        joined = {name: torch.cat([batch[name] for batch in input_dict_mbs]) for name in input_dict_mbs[0]}
+        positions = joined.pop("positions")
+        labels = torch.cat(label_mbs)
+        self.ntokens_seen += labels.numel()
+        inputs = joined["input"]
+        if self.cp_mesh is not None:
+            inputs, labels, positions = (context.part(x, self.cp_mesh) for x in (inputs, labels, positions))
+        losses: list[torch.Tensor] = []
+        with self.train_context():
+            self.pp_schedule.step(
+                *((inputs,) if self.pp_has_first_stage else ()),
+                target=labels if self.pp_has_last_stage else None,
+                losses=losses if self.pp_has_last_stage else None,
+                return_outputs=False,
+                loss_kwargs={"global_valid_tokens": global_valid_tokens},
+                positions=positions,
+            )
+        return torch.stack(losses).sum() if losses else torch.zeros((), device=self.device)
 
     def _init_from(self, path: str) -> None:
         """Replace the random weights by those of a checkpoint, in place."""
@@ -164,7 +221,8 @@ class Trainer(titan.Trainer):
         """One optimizer step over the global batch. Losses are sums divided by the global count of target tokens."""
         self.optimizers.zero_grad(set_to_none=True)
         lr = self.lr_schedulers.get_metrics()
-        batches = [next(data_iterator) for _ in range(self.gradient_accumulation_steps)]
+        cuts = self.num_pipeline_parallel_microbatches
+        batches = [next(data_iterator) for _ in range(self.gradient_accumulation_steps * cuts)]
         targets = torch.stack([(labels != IGNORE_INDEX).sum() for _, labels in batches]).sum().to(self.device)
         dims = self.parallel_dims
         if dims.dp_enabled:
@@ -172,15 +230,21 @@ class Trainer(titan.Trainer):
         targets = targets.clamp(min=1)
 
         losses = []
-        for input_dict, labels in batches:
-            moved = {key: value.to(self.device) for key, value in input_dict.items()}
-            loss = self.forward_backward_step(
-                input_dict=moved, labels=labels.to(self.device), global_valid_tokens=targets
-            )
+        for begin in range(0, len(batches), cuts):
+            moved = [
+                ({key: value.to(self.device) for key, value in inputs.items()}, labels.to(self.device))
+                for inputs, labels in batches[begin : begin + cuts]
+            ]
+            inputs, labels = zip(*moved, strict=True) if self.pp_mesh is not None else moved[0]
+            if self.pp_mesh is not None:
+                inputs, labels = list(inputs), list(labels)
+            loss = self.forward_backward_step(input_dict=inputs, labels=labels, global_valid_tokens=targets)
             losses.append(loss.detach())
         local_loss = torch.stack(losses).sum()
         loss_mesh = dims.get_optional_mesh("loss") if dims.dp_cp_enabled else None
         loss_value = dist_utils.dist_sum(local_loss, loss_mesh)
+        if self.pp_mesh is not None:  # only the last stage knows it
+            loss_value = dist_utils.dist_sum(torch.tensor(loss_value, device=self.device), self.pp_mesh)
         self._refuse_non_finite("loss", loss_value)
         grad_norm = self._clip()
         self._refuse_non_finite("gradient norm", float(grad_norm))
@@ -202,7 +266,7 @@ class Trainer(titan.Trainer):
         return clip(
             [p for part in self.model_parts for p in part.parameters()],
             self.config.training.max_norm,
-            self.parallel_dims.get_optional_mesh("pp"),
+            self.pp_mesh,
         )
 
     def _refuse_non_finite(self, what: str, value: float) -> None:

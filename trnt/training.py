@@ -48,15 +48,20 @@ def plan_of(ready: Ready, recorded: dict[str, str] | None = None) -> Any:
                 f"use --gradient-dtype {recorded['gradients']}, or another --out",
             )
         fixed["gradients"] = fixed["gradients"] or recorded["gradients"]
-    if ready.kind != "cpu" or settings["compile"] != "none" or not ready.native:  # gradients are autograd's there
+    alone = ready.machines.world_size == 1
+    if not alone or ready.kind != "cpu" or settings["compile"] != "none" or not ready.native:  # autograd's gradients
         fixed["gradients"] = fixed["gradients"] or "fp32"
-    batch = plan.Batch(settings["seq_len"], settings["batch_size"], settings["global_batch_size"], settings["steps"])
+    degrees, machines = ready.degrees, ready.machines
+    rows = settings["global_batch_size"] if settings["global_batch_size"] > 0 else settings["batch_size"] * degrees.data
+    batch = plan.Batch(settings["seq_len"], settings["batch_size"], rows, settings["steps"])
+    shards = degrees.world_size // degrees.dp_replicate
+    here = machines.world_size // settings["nnodes"] if ready.kind == "cpu" else 1
     limit = ChunkedLoss.Config().max_logits_bytes
     logits = plan.logits_bytes(ready.entry, batch, limit)
-    free = device.memory_free_bytes()
+    free = device.memory_free_bytes() // here  # the processes of a CPU share one memory
     choice, chosen = memory.choose(
         memory.ladder(fixed),
-        lambda choice: plan.peak_bytes(ready.entry, batch, ready.precision, choice, optimizer, logits),
+        lambda choice: plan.peak_bytes(ready.entry, batch, ready.precision, choice, optimizer, logits, shards),
         free,
         settings["memory"] if ready.kind == "cpu" else "off",
     )
@@ -66,10 +71,11 @@ def plan_of(ready: Ready, recorded: dict[str, str] | None = None) -> Any:
         precision=ready.precision,
         logits_limit_bytes=limit,
         free_bytes=free,
-        peak_flops=device.cpu_peak_flops() if ready.kind == "cpu" else None,
+        peak_flops=device.cpu_peak_flops() if ready.kind == "cpu" else None,  # of the machine, whoever computes
         choice=choice,
         chosen=chosen,
         optimizer=optimizer,
+        shards=shards,
     )
 
 
@@ -117,20 +123,24 @@ def describe(ready: Ready) -> str:
     size = ready.entry.size
     experts = f", {size.num_experts} experts, top-{size.top_k}" if size.num_experts else ""
     whose = "" if ready.native else f", by transformers ({size.config['model_type']})"
+    many = ready.machines.world_size
+    shared = f" on {many} processes ({ready.degrees.describe()})" if many > 1 else ""
     return (
-        f"{ready.entry.name}: {size.num_layers} layers{experts}{whose}; {ready.kind} {ready.precision}; "
+        f"{ready.entry.name}: {size.num_layers} layers{experts}{whose}; {ready.kind} {ready.precision}{shared}; "
         f"{console.human_count(ready.tokens.num_tokens)} tokens of {ready.tokens.data}"
     )
 
 
 def train(settings: Settings, *, as_json: bool) -> int:
     """Train to the end, or to a signal. Returns the exit code: 0, 130 or 143."""
-    from trnt import launch
+    from trnt import elastic, launch
     from trnt.parallel.memory import Choice
 
-    if launch.rank():
+    if not elastic.joined_a_launcher() and launch.rank():
         console.silence()
     ready = prepare(settings)
+    if ready.machines.world_size > 1 and not launch.launched():
+        return many(ready)
     from trnt.assemble import assemble
 
     comm = assemble(ready, runs.Start(Path("RUN"), resume=False), Choice()).comm if launch.world_size() > 1 else None
@@ -155,6 +165,20 @@ def train(settings: Settings, *, as_json: bool) -> int:
     if trainer.stopped_by is not None and trainer.step < settings["steps"]:
         return errors.INTERRUPTED if trainer.stopped_by == signal.SIGINT else errors.TERMINATED
     return errors.OK
+
+
+def many(ready: Ready) -> int:
+    """The same command as several processes. What a user can have got wrong is known before any of them starts."""
+    from trnt import elastic
+
+    machines = ready.machines
+    plan_of(ready)
+    words = sys.argv[1:]
+    out = ready.settings["out"]
+    if machines.node_rank == 0:
+        out = str(choose_start(ready).out)
+        words += ["--out", out]
+    return elastic.start(words, machines, Path(out) / runs.LOGS)
 
 
 def choose_start(ready: Ready) -> runs.Start:

@@ -49,6 +49,7 @@ def signature() -> inspect.Signature:
     for option in OPTIONS:
         flag = flag_of(option.name)
         names = [f"{flag}/--no-{flag[2:]}"] if option.kind is bool and option.default else [flag]
+        names += [flag_of(option.also)] if option.also else []
         kind = bool if option.kind is bool else str
         shown = "" if option.default in (None, -1, False) else f"  [default: {option.default}]"
         info = typer.Option(

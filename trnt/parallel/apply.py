@@ -13,6 +13,8 @@ from torchtitan.config import TORCH_DTYPE_MAP
 from torchtitan.distributed.fsdp import disable_fsdp_gradient_division, get_fsdp_reshard_after_forward_policy
 from torchtitan.models.qwen3.parallelize import parallelize_qwen3
 
+from trnt.parallel import context
+
 
 def needs_fsdp(parallel_dims: Any, training: Any) -> bool:
     """Whether FSDP does anything but copy.
@@ -24,8 +26,12 @@ def needs_fsdp(parallel_dims: Any, training: Any) -> bool:
 
 
 def parallelize(model: Any, *, parallel_dims: Any, training: Any, **options: Any) -> Any:
-    """torchtitan's parallelize function, with FSDP left out where it would only copy."""
+    """torchtitan's parallelize function, with FSDP left out where it would only copy, and our context parallelism."""
     alone = not needs_fsdp(parallel_dims, training)
+    if parallel_dims.cp_enabled:
+        for block in model.layers.values():
+            context.spread(block.attention.inner_attention, parallel_dims.get_mesh("cp"))
+        parallel_dims = context.Unseen(parallel_dims)
     return parallelize_qwen3(model, parallel_dims=parallel_dims, training=training, skip_dp=alone, **options)
 
 

@@ -29,7 +29,7 @@ class Choice:
     release: bool = False
     """Give the gradients' memory back between steps: it takes the place of activations, and is touched anew."""
     recompute: str = "none"
-    """none or full."""
+    """none, selective or full."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -49,6 +49,7 @@ EFFECTS = {
     ("states", "8bit"): "moments in 8 bits, in blocks, rounded at random",
     ("gradients", "bf16"): "gradients in bf16",
     ("release", True): "their memory given back between steps (about a tenth more time)",
+    ("recompute", "selective"): "most of each layer's forward twice",
     ("recompute", "full"): "each layer's forward twice (about a third more time)",
 }
 

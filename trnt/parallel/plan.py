@@ -82,22 +82,35 @@ def activation_values_per_token(size: Any) -> int:
     return 6 * size.hidden_size + size.attention_values + ffn + getattr(size, "extra_ffn_values", 0)
 
 
-def peak_bytes(entry: ModelEntry, batch: Batch, precision: str, choice: Choice, optimizer: str, logits: int) -> int:
+def peak_bytes(
+    entry: ModelEntry,
+    batch: Batch,
+    precision: str,
+    choice: Choice,
+    optimizer: str,
+    logits: int,
+    shards: int = 1,
+) -> int:
     """Resident bytes at the worst moment of a step: in the backward, or in the optimizer.
 
     Kept gradients lie there all the time. Released, they grow while activations shrink: the worst is the end of the
     forward with the head's gradient, or the end of the backward with all gradients. A layer's backward has about as
     much in passing as the layer kept.
+
+    shards: processes that share the weights, of which one holds its share and whole layers in passing. Activations are
+    those of an unshared layer: an estimate from above under tensor, context and pipeline parallelism.
     """
-    parts = components(entry, batch, precision, choice, optimizer)
+    parts = components(entry, batch, precision, choice, optimizer, shards)
     layer, activations = parts["layer"], parts["activations"]
-    held = PROCESS_BYTES + parts["weights"] + parts["states"]
+    held = PROCESS_BYTES + parts["weights"] + parts["states"] + parts["gathered"]
     head = entry.size.vocab_size * entry.size.hidden_size * parts["gradient_size"]
     backward = parts["gradients"] + layer + (0 if choice.release else activations + logits)
     return held + max(activations + logits + head, backward, parts["gradients"] + parts["transient"])
 
 
-def components(entry: ModelEntry, batch: Batch, precision: str, choice: Choice, optimizer: str) -> dict[str, int]:
+def components(
+    entry: ModelEntry, batch: Batch, precision: str, choice: Choice, optimizer: str, shards: int = 1
+) -> dict[str, int]:
     """Bytes of each kind of tensor."""
     size = entry.size
     total, _ = entry.family.count_params(size)
@@ -106,6 +119,8 @@ def components(entry: ModelEntry, batch: Batch, precision: str, choice: Choice, 
     layer = batch.tokens * activation_values_per_token(size) * compute
     if choice.recompute == "full":
         activations = layer + size.num_layers * batch.tokens * size.hidden_size * compute
+    elif choice.recompute == "selective":  # every other product is kept: at most half of the values
+        activations = layer + layer * size.num_layers // 2
     else:
         activations = layer * size.num_layers
     gradient_size = 2 if choice.gradients == "bf16" else stored
@@ -120,11 +135,14 @@ def components(entry: ModelEntry, batch: Batch, precision: str, choice: Choice, 
     }[optimizer]
     # torch's Adafactor makes the whole update of a weight, and its squares
     transient = 3 * largest * stored if optimizer == "adafactor" else 0
+    unit = max(ends, (total - ends) // size.num_layers)  # what FSDP gathers at once, weights and gradients
     return {
-        "weights": total * stored,
-        "gradients": (total - looked_up) * gradient_size,  # of a bf16 embedding only the rows that were looked up
+        "weights": total * stored // shards,
+        # of a bf16 embedding only the rows that were looked up
+        "gradients": (total - looked_up) * gradient_size // shards,
         "gradient_size": gradient_size,
-        "states": int(states),
+        "gathered": 2 * unit * compute if shards > 1 else 0,
+        "states": int(states) // shards,
         "layer": layer,
         "activations": activations,
         "transient": transient,
@@ -142,12 +160,13 @@ def make_plan(
     choice: Choice | None = None,
     chosen: str | None = None,
     optimizer: str = "adamw",
+    shards: int = 1,
 ) -> Plan:
-    """Add up a run of one process. `peak_flops` is the device's matmul rate in FLOP/s, None when unknown."""
+    """Add up a run, as one process sees it. `peak_flops` is the device's matmul rate in FLOP/s, None when unknown."""
     choice = choice or Choice()
     size, family = entry.size, entry.family
     total, active = family.count_params(size)
-    parts = components(entry, batch, precision, choice, optimizer)
+    parts = components(entry, batch, precision, choice, optimizer, shards)
     logits = logits_bytes(entry, batch, logits_limit_bytes)
     flops = float(batch.tokens_per_step * family.flops_per_token(size, batch.seq_len))
     seconds = flops / (peak_flops * CPU_EFFICIENCY) if peak_flops else None
@@ -159,9 +178,9 @@ def make_plan(
         optimizer_bytes=parts["states"],
         activation_bytes=parts["activations"],
         logits_bytes=logits,
-        memory_bytes=peak_bytes(entry, batch, precision, choice, optimizer, logits),
+        memory_bytes=peak_bytes(entry, batch, precision, choice, optimizer, logits, shards),
         memory_free_bytes=free_bytes,
-        checkpoint_bytes=parts["weights"] + parts["states"],
+        checkpoint_bytes=(parts["weights"] + parts["states"]) * shards,
         tokens_per_step=batch.tokens_per_step,
         flops_per_step=flops,
         seconds_per_step=seconds,
