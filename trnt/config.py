@@ -56,7 +56,12 @@ def canonical(pairs: Sequence[tuple[str, Any]], origin: str) -> Layer:
     seen: dict[str, str] = {}
     for raw, value in pairs:
         name = raw.replace("-", "_")
-        if "." not in name and name not in BY_NAME and name not in ALIASES and name not in ("dump_folder", "hf_assets_path"):
+        if (
+            "." not in name
+            and name not in BY_NAME
+            and name not in ALIASES
+            and name not in ("dump_folder", "hf_assets_path")
+        ):
             near = nearest(name, BY_NAME)
             fix = f"did you mean '{flag_of(near)}'?" if near else "'trnt train --help' lists the options"
             shown = flag_of(name) if origin == "flag" else f"'{raw}' in {origin}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trnt import device, launch
@@ -30,8 +30,8 @@ class Ready:
     beginning: Beginning
     kernels: Kernels
     """What computes routing and experts."""
-    machines: Machines = Machines(1)
-    degrees: Degrees = Degrees()
+    machines: Machines = field(default_factory=lambda: Machines(1))
+    degrees: Degrees = field(default_factory=Degrees)
 
     @property
     def entry(self) -> ModelEntry:

@@ -185,11 +185,10 @@ class Trainer(titan.Trainer):
         """
         joined = {name: torch.cat([batch[name] for batch in input_dict_mbs]) for name in input_dict_mbs[0]}
         positions = joined.pop("positions")
-        labels = torch.cat(label_mbs)
-        self.ntokens_seen += labels.numel()
-        inputs = joined["input"]
+        inputs, labels = joined["input"], torch.cat(label_mbs)
         if self.cp_mesh is not None:
             inputs, labels, positions = (context.part(x, self.cp_mesh) for x in (inputs, labels, positions))
+        self.ntokens_seen += labels.numel()
         losses: list[torch.Tensor] = []
         with self.train_context():
             self.pp_schedule.step(
@@ -235,10 +234,12 @@ class Trainer(titan.Trainer):
                 ({key: value.to(self.device) for key, value in inputs.items()}, labels.to(self.device))
                 for inputs, labels in batches[begin : begin + cuts]
             ]
-            inputs, labels = zip(*moved, strict=True) if self.pp_mesh is not None else moved[0]
-            if self.pp_mesh is not None:
-                inputs, labels = list(inputs), list(labels)
-            loss = self.forward_backward_step(input_dict=inputs, labels=labels, global_valid_tokens=targets)
+            if self.pp_mesh is None:
+                ((inputs, labels),) = moved
+                loss = self.forward_backward_step(input_dict=inputs, labels=labels, global_valid_tokens=targets)
+            else:
+                cut, wanted = ([pair[place] for pair in moved] for place in (0, 1))
+                loss = self.forward_backward_step(input_dict=cut, labels=wanted, global_valid_tokens=targets)
             losses.append(loss.detach())
         local_loss = torch.stack(losses).sum()
         loss_mesh = dims.get_optional_mesh("loss") if dims.dp_cp_enabled else None

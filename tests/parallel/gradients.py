@@ -1,7 +1,8 @@
-"""Several trainings in the same processes, each parameter's whole gradient of the first step kept: gradients.py JOBS.
+"""Several trainings in the same processes, each parameter's first gradient and last values kept: gradients.py JOBS.
 
-JOBS: a JSON file, a list of {"file": where the gradients go, "words": the words after `trnt`, "port": of its store}.
-A launcher's store cannot be joined twice.
+JOBS: a JSON file, a list of {"folder": where they go, "words": the words after `trnt`, "port": of its store}. Process r
+writes grads-r.pt and weights-r.pt with the whole tensors of its pipeline stages. A launcher's store cannot be joined
+twice.
 """
 
 from __future__ import annotations
@@ -24,24 +25,33 @@ from trnt.cli import main
 from trnt.parallel.parts import bare
 from trnt.trainer import Trainer
 
-clip = Trainer._clip
+clip, train = Trainer._clip, Trainer.train
 job: dict[str, Any] = {}
 
 
+def keep(trainer: Any, name: str, what: Any) -> None:
+    held = {}
+    for part in trainer.model_parts:
+        for key, parameter in part.named_parameters():
+            value = what(parameter).detach()
+            held[bare(key)] = (value.full_tensor() if isinstance(value, DTensor) else value).clone()
+    torch.save(held, Path(job["folder"]) / f"{name}-{dist.get_rank()}.pt")
+
+
 def noting(self: Any) -> Any:
-    """Gather, save on process 0, then clip as always."""
+    """Gather, save, then clip as always."""
     if self.step == 1:
-        held = {}
-        for part in self.model_parts:
-            for name, parameter in part.named_parameters():
-                grad = parameter.grad
-                held[bare(name)] = (grad.full_tensor() if isinstance(grad, DTensor) else grad).clone()
-        if dist.get_rank() == 0:
-            torch.save(held, job["file"])
+        keep(self, "grads", lambda parameter: parameter.grad)
     return clip(self)
 
 
+def to_the_end(self: Any) -> None:
+    train(self)
+    keep(self, "weights", lambda parameter: parameter)
+
+
 Trainer._clip = noting  # type: ignore[method-assign]
+Trainer.train = to_the_end  # type: ignore[method-assign]
 for found in json.loads(Path(sys.argv[1]).read_text()):
     job = found
     sys.argv = ["trnt", *job["words"]]

@@ -19,28 +19,44 @@ import torch
 from trnt.launch import free_port
 
 PROGRAM = Path(__file__).parent / "gradients.py"
-DDP = ("--parallelism.data_parallel_replicate_degree", "2", "--parallelism.data_parallel_shard_degree", "1")
-HSDP = ("--parallelism.data_parallel_replicate_degree", "2", "--parallelism.data_parallel_shard_degree", "2")
-TP = ("--parallelism.tensor_parallel_degree", "2")
-EP = ("--parallelism.expert_parallel_degree", "2")
+DDP = ("--dp-replicate", "2")
+HSDP = ("--dp-replicate", "2", "--dp-shard", "2")
+TP, CP, EP, PP = (("--" + name, "2") for name in ("tp", "cp", "ep", "pp"))
+INTERLEAVED = ("--pp-schedule", "Interleaved1F1B")
 ROWS = 4  # of a step, over all processes
 # (model, processes, processes that have rows of their own, options)
 LAYOUTS: dict[str, tuple[str, int, int, tuple[str, ...]]] = {
     "qwen3, FSDP2": ("qwen3-tiny", 2, 2, ()),
     "qwen3, DDP": ("qwen3-tiny", 2, 2, DDP),
-    "qwen3, TP without sequence parallelism": ("qwen3-tiny", 2, 1, (*TP, "--parallelism.no_enable_sequence_parallel")),
+    "qwen3, TP without sequence parallelism": ("qwen3-tiny", 2, 1, (*TP, "--no-sequence-parallel")),
+    "qwen3, CP": ("qwen3-tiny", 2, 1, CP),
     "qwen3, accumulation on FSDP2": ("qwen3-tiny", 2, 4, ("--global-batch-size", "4")),
+    "qwen3, AC selective": ("qwen3-tiny", 2, 2, ("--ac", "selective")),
+    "qwen3-moe, AC full": ("qwen3-tiny-moe", 2, 2, ("--ac", "full")),
+    "qwen3-moe, AC selective": ("qwen3-tiny-moe", 2, 2, ("--ac", "selective")),
     "qwen3-moe, TP": ("qwen3-tiny-moe", 2, 1, TP),
     "qwen3-moe, EP": ("qwen3-tiny-moe", 2, 2, EP),
+    "qwen3-moe, CP": ("qwen3-tiny-moe", 2, 1, CP),
+    "qwen3-moe, TP x EP": ("qwen3-tiny-moe", 2, 1, (*TP, *EP)),
     "llama, TP": ("llama3-tiny", 2, 1, TP),
+    "llama, CP": ("llama3-tiny", 2, 1, CP),
     "deepseek, EP": ("deepseek-v3-tiny", 2, 2, EP),
     "deepseek, TP": ("deepseek-v3-tiny", 2, 1, TP),
+    "deepseek, CP": ("deepseek-v3-tiny", 2, 1, CP),
+    "deepseek, PP": ("deepseek-v3-tiny", 2, 1, PP),
     "gpt-oss, TP": ("gpt-oss-tiny", 2, 1, TP),
     "gpt-oss, EP": ("gpt-oss-tiny", 2, 2, EP),
+    "gpt-oss, CP": ("gpt-oss-tiny", 2, 1, CP),
     "gpt-oss, FSDP2": ("gpt-oss-tiny", 2, 2, ()),
+    "gpt-oss, PP": ("gpt-oss-tiny", 2, 1, PP),
+    "gpt-oss, PP interleaved": ("gpt-oss-tiny", 2, 1, (*PP, *INTERLEAVED)),
     "qwen3-moe, HSDP 2x2": ("qwen3-tiny-moe", 4, 4, HSDP),
     "llama, FSDP2 x TP": ("llama3-tiny", 4, 2, TP),
+    "llama, FSDP2 x CP": ("llama3-tiny", 4, 2, CP),
     "qwen3-moe, FSDP2 x EP": ("qwen3-tiny-moe", 4, 4, EP),
+    "gpt-oss, CP 4": ("gpt-oss-tiny", 4, 1, ("--cp", "4")),
+    "gpt-oss, PP x FSDP2": ("gpt-oss-tiny", 4, 2, PP),
+    "gpt-oss, PP x CP": ("gpt-oss-tiny", 4, 1, (*PP, *CP)),
 }
 
 
@@ -56,15 +72,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             if needed == processes:
                 place = root / name
                 place.mkdir()
-                usual = ("--steps", "2", "--seq-len", "64", "--batch-size", str(ROWS // sharing), "--seed", "1")
+                usual = ("--steps", "5", "--seq-len", "64", "--batch-size", str(ROWS // sharing), "--seed", "1")
                 words = ("train", "--model", model, "--out", str(place / "run"), *usual, *words)
-                jobs.append({"file": str(place / "grads.pt"), "words": words, "port": free_port()})
+                jobs.append({"folder": str(place), "words": words, "port": free_port()})
         file = root / f"{processes}.json"
         file.write_text(json.dumps(jobs))
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         command += [str(PROGRAM), str(file)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=400)
         assert done.returncode == 0, done.stderr[-3000:]
 
     def get(name: str) -> Path:
@@ -94,17 +110,45 @@ def test_layouts_train_as_one_process(processes: int, folder: Callable[[str], Pa
         if needed == processes:
             wrong[name] = differences(folder(model), folder(name))
     assert {name: found for name, found in wrong.items() if found} == {}
-    assert len(wrong) == {2: 12, 4: 3}[processes]
+    assert len(wrong) == {2: 24, 4: 7}[processes]
+
+
+def whole(place: Path, kind: str) -> dict[str, torch.Tensor]:
+    """Every parameter's tensor, from the processes of all pipeline stages; they agree where several hold one."""
+    found: dict[str, torch.Tensor] = {}
+    for path in sorted(place.glob(f"{kind}-*.pt")):
+        for name, value in torch.load(path).items():
+            assert torch.equal(found.setdefault(name, value), value), (path, name)
+    return found
+
+
+# A weight whose gradients are near zero moves by the sign of what rounding leaves of them (AdamW divides by their
+# size): five steps at this rate move a weight by up to 5 x 1e-3, and rounding decides of a few. So the weights are
+# held to a hundredth of a step for all but one in ten thousand, and every one to the way that it can go.
+STEP = 1e-3
 
 
 def differences(one: Path, many: Path) -> dict[str, float]:
-    """What is further from one process than 1e-5 of it: loss and norm by step, a parameter's gradient by its name."""
+    """What is further from one process than 1e-5 of it: loss and norm by step, a parameter's gradient by its name.
+
+    Weights are told when more than one in ten thousand is off by a hundredth of a step.
+    """
     off: dict[str, float] = {}
     for row, wanted in zip(rows(many), rows(one), strict=True):
+        # From the third step on the weights differ by what is said above, and the norm with them: 1.2e-5 was seen.
+        looser = {"grad_norm": 3.0} if row["step"] > 2 else {}
         for key in ("loss", "grad_norm", "tokens"):
-            off[f"{key} of step {row['step']}"] = abs(row[key] / wanted[key] - 1)
-    grads, expected = torch.load(many / "grads.pt"), torch.load(one / "grads.pt")
+            off[f"{key} of step {row['step']}"] = abs(row[key] / wanted[key] - 1) / looser.get(key, 1.0)
+    grads, expected = whole(many, "grads"), whole(one, "grads")
     assert grads.keys() == expected.keys()
     for name, value in expected.items():
         off[name] = float((grads[name] - value).abs().max() / value.abs().max().clamp(min=1e-12))
-    return {name: gap for name, gap in off.items() if not gap <= 1e-5}
+    weights, wished = whole(many, "weights"), whole(one, "weights")
+    assert weights.keys() == wished.keys()
+    found = {name: gap for name, gap in off.items() if not gap <= 1e-5}
+    for name, value in wished.items():
+        gap = (weights[name] - value).abs()
+        share = float((gap > 0.01 * STEP).float().mean())
+        if not (share <= 1e-4 and gap.max() <= 5 * STEP):
+            found[f"weights of {name}"] = share
+    return found

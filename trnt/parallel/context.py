@@ -94,5 +94,5 @@ def unseen(model_config: Any) -> Any:
             parallelism = dataclasses.replace(config.parallelism, context_parallel_degree=1)
             kind.update_from_config(self, config=dataclasses.replace(config, parallelism=parallelism), **options)
 
-    Config._owner = kind._owner  # type: ignore[attr-defined]
+    Config._owner = kind._owner
     return derive(model_config, Config)
