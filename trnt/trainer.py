@@ -98,6 +98,9 @@ class Trainer(titan.Trainer):
     metrics_processor: Report
     optimizers: Optimizers
     stopped_by: int | None = None
+    tokens_seen: int = 0
+    """Input tokens of all processes so far; `ntokens_seen`, torchtitan's, are this process's since it began."""
+    tokens_before: int = 0
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -154,6 +157,14 @@ class Trainer(titan.Trainer):
                     timeout = timedelta(seconds=config.comm.train_timeout_seconds)
                     dist_utils.set_pg_timeouts(timeout=timeout, parallel_dims=self.parallel_dims)
         self.stopped_by = stop.signum
+
+    def state_dict(self) -> dict[str, Any]:
+        """The step and the tokens of all processes, so that a run may go on with another number of them."""
+        return {"step": self.step, "ntokens_seen": self.tokens_seen}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.step = state_dict["step"]
+        self.tokens_seen = self.tokens_before = state_dict["ntokens_seen"]
 
     def _all_stop(self, stop: Stop) -> bool:
         """Whether a signal reached any process: they end at the same step, or the others would wait for ever."""
@@ -255,10 +266,9 @@ class Trainer(titan.Trainer):
         self.optimizers.step()
         self.lr_schedulers.step()
         tokens = torch.tensor(self.ntokens_seen, dtype=torch.int64, device=self.device)
-        seen = int(dist_utils.dist_sum(tokens, loss_mesh))
-        self.metrics_processor.log(
-            self.step, loss_value, loss_value, float(grad_norm), extra_metrics={"n_tokens_seen": seen, **lr, **moe}
-        )
+        self.tokens_seen = self.tokens_before + int(dist_utils.dist_sum(tokens, loss_mesh))
+        extra = {"n_tokens_seen": self.tokens_seen, **lr, **moe}
+        self.metrics_processor.log(self.step, loss_value, loss_value, float(grad_norm), extra_metrics=extra)
 
     def _clip(self) -> torch.Tensor:
         """The global gradient norm; gradients are scaled to at most `training.max_norm`, on the way where it can be."""
