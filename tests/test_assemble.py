@@ -114,15 +114,18 @@ def test_what_cannot_work_is_said_before_anything_is_built(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("kind", ["pipeline", "context"])
-def test_layouts_that_are_not_built_are_refused(settings: Settings, build: Settings, kind: str) -> None:
-    with pytest.raises(UsageError, match=f"{kind} parallelism is not built yet"):
+@pytest.mark.parametrize(("kind", "flag"), [("pipeline", "--pp"), ("context", "--cp"), ("tensor", "--tp")])
+def test_degrees_that_the_processes_do_not_make_are_refused(
+    settings: Settings, build: Settings, kind: str, flag: str
+) -> None:
+    with pytest.raises(UsageError, match=f"{flag} 2 does not divide the 1 processes"):
         build(settings(arguments=[f"--parallelism.{kind}_parallel_degree", "2"]))
 
 
 def test_optimizers_on_several_processes(settings: Settings, build: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     assert build(settings(optimizer="sgd")).optimizer.implementation == "fused"
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
     assert build(settings(optimizer="sgd")).optimizer.implementation == "foreach"
     with pytest.raises(UsageError, match="muon on several processes"):
         build(settings(optimizer="muon"))
