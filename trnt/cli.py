@@ -200,18 +200,18 @@ def reader_gone() -> int:
 
 def fail(shown: TrntError, error: BaseException) -> int:
     """Print an error, with its traceback when asked for. Returns its exit code."""
-    if console.debugging() or "TRNT_LOGS" in os.environ:
-        import traceback
+    import traceback
 
-        from trnt import elastic
+    from trnt import elastic
 
-        trace = "".join(traceback.format_exception(error))
-        if elastic.tell(shown, trace):  # one of several processes: whoever started it shows the first failure
-            console.log(f"{trace}error: {shown.cause}\nfix: {shown.fix}")
-            if os.environ.get("RANK") != "0":
-                sys.stderr.write(trace)
-                console.error(shown)
+    trace = "".join(traceback.format_exception(error))
+    if elastic.tell(shown, trace):  # one of several processes: whoever started it shows the first failure
+        console.log(trace)
+        if os.environ["RANK"] == "0":  # this terminal is the launcher's too
+            console.log(f"error: {shown.cause}\nfix: {shown.fix}")
             return shown.exit_code
+        sys.stderr.write(trace)
+    elif console.debugging():
         sys.stderr.write(trace)
     console.error(shown)
     return shown.exit_code

@@ -62,12 +62,6 @@ def prepare(settings: Settings) -> Ready:
             f"--seq-len {settings['seq_len']} is longer than {entry.name} allows ({entry.size.max_seq_len})",
             f"use --seq-len {entry.size.max_seq_len} or less",
         )
-    rows = settings["global_batch_size"]
-    if rows > 0 and rows % settings["batch_size"]:
-        raise UsageError(
-            f"--global-batch-size {rows} is not a multiple of --batch-size {settings['batch_size']}",
-            f"use --global-batch-size {-(-rows // settings['batch_size']) * settings['batch_size']}",
-        )
     tokenizer = settings["tokenizer"] or (origin.tokenizer if origin is not None else None)
     tokens = prepare_tokens(settings["data"], tokenizer, settings["text_field"])
     check_length(tokens, settings["seq_len"])
@@ -105,7 +99,8 @@ def machines_of(settings: Settings, kind: str) -> Machines:
             f"--nproc {nproc} x --nnodes {asked.nnodes}, but the launcher has started {launch.world_size()}",
             "leave --nproc and --nnodes out under another launcher",
         )
-    return Machines(launch.world_size())
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", launch.world_size()))
+    return Machines(here, launch.world_size() // here)
 
 
 def degrees_of(settings: Settings, entry: ModelEntry, machines: Machines, kind: str) -> Degrees:
@@ -114,13 +109,14 @@ def degrees_of(settings: Settings, entry: ModelEntry, machines: Machines, kind: 
     asked = {name: settings[name] for name in names}
     given = {name for name in names if settings.given(name)}
     found = degrees.resolve(asked, given, machines.world_size, entry.size.num_experts)
+    degrees.check_batch(found, settings)
     if settings["backend"] == "transformers":
         for name in ("tp", "cp", "pp", "ep"):
             if asked[name] != 1:
                 raise UsageError(f"--{name} is for --backend native", "use --dp-shard or --dp-replicate")
         return found
     cores = (8 if os.environ.get("NEURON_LOGICAL_NC_CONFIG") == "1" else 4) if kind == "neuron" else None
-    degrees.check(found, entry.size, settings, schedule=settings["pp_schedule"], chip_cores=cores)
+    degrees.check(found, entry.size, settings, chip_cores=cores)
     return found
 
 

@@ -180,10 +180,10 @@ class Trainer(titan.Trainer):
 
         Document boundaries are those of whole rows: attention sees whole rows of some heads (`parallel/context.py`).
         """
-        if self.cp_mesh is None:
+        if self.cp_mesh is None and self.pp_mesh is None:
             return super().post_dataloading_process(input_dict, labels)
         found: dict[str, Any] = {name: context.part(x, self.cp_mesh) for name, x in input_dict.items()}
-        if self.pp_mesh is None:
+        if self.pp_mesh is None:  # the stages of a pipeline make their own (`parallel/pipeline.py`)
             found["attention_masks"] = self.model_parts[0].get_attention_masks(positions=input_dict["positions"])
         labels = context.part(labels, self.cp_mesh)
         self.ntokens_seen += labels.numel()
@@ -195,11 +195,7 @@ class Trainer(titan.Trainer):
         torch 2.13's schedules cut whole batches into microbatches themselves, where torchtitan hands them over cut.
         """
         joined = {name: torch.cat([batch[name] for batch in input_dict_mbs]) for name in input_dict_mbs[0]}
-        positions = joined.pop("positions")
-        inputs, labels = joined["input"], torch.cat(label_mbs)
-        if self.cp_mesh is not None:
-            inputs, labels, positions = (context.part(x, self.cp_mesh) for x in (inputs, labels, positions))
-        self.ntokens_seen += labels.numel()
+        inputs, labels, options = self.post_dataloading_process(joined, torch.cat(label_mbs))
         losses: list[torch.Tensor] = []
         with self.train_context():
             self.pp_schedule.step(
@@ -208,7 +204,7 @@ class Trainer(titan.Trainer):
                 losses=losses if self.pp_has_last_stage else None,
                 return_outputs=False,
                 loss_kwargs={"global_valid_tokens": global_valid_tokens},
-                positions=positions,
+                **options,
             )
         return torch.stack(losses).sum() if losses else torch.zeros((), device=self.device)
 

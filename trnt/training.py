@@ -55,7 +55,7 @@ def plan_of(ready: Ready, recorded: dict[str, str] | None = None) -> Any:
     rows = settings["global_batch_size"] if settings["global_batch_size"] > 0 else settings["batch_size"] * degrees.data
     batch = plan.Batch(settings["seq_len"], settings["batch_size"], rows, settings["steps"])
     shards = degrees.world_size // degrees.dp_replicate
-    here = machines.world_size // settings["nnodes"] if ready.kind == "cpu" else 1
+    here = machines.nproc if ready.kind == "cpu" else 1
     limit = ChunkedLoss.Config().max_logits_bytes
     logits = plan.logits_bytes(ready.entry, batch, limit)
     free = device.memory_free_bytes() // here  # the processes of a CPU share one memory
@@ -71,7 +71,7 @@ def plan_of(ready: Ready, recorded: dict[str, str] | None = None) -> Any:
         precision=ready.precision,
         logits_limit_bytes=limit,
         free_bytes=free,
-        peak_flops=device.cpu_peak_flops() if ready.kind == "cpu" else None,  # of the machine, whoever computes
+        peak_flops=device.cpu_peak_flops() if ready.kind == "cpu" else None,
         choice=choice,
         chosen=chosen,
         optimizer=optimizer,

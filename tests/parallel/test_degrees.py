@@ -8,7 +8,7 @@ import pytest
 
 from trnt.errors import UsageError
 from trnt.models import registry
-from trnt.parallel.degrees import FLAGS, STAGES, Degrees, check, nearest_divisor, resolve
+from trnt.parallel.degrees import FLAGS, STAGES, Degrees, check, check_batch, nearest_divisor, resolve
 
 
 def asked(**given: int) -> tuple[dict[str, int], set[str]]:
@@ -53,7 +53,7 @@ def test_what_does_not_multiply_is_named(given: dict[str, int], world: int, caus
     assert fix in caught.value.fix
 
 
-USUAL = {"sequence_parallel": True, "seq_len": 64, "batch_size": 4, "global_batch_size": -1}
+USUAL = {"sequence_parallel": True, "seq_len": 64, "batch_size": 4, "global_batch_size": -1, "pp_schedule": "1F1B"}
 
 
 @pytest.mark.parametrize(
@@ -69,22 +69,28 @@ USUAL = {"sequence_parallel": True, "seq_len": 64, "batch_size": 4, "global_batc
         ("qwen3-tiny", Degrees(pp=2), {}, "--pp needs a head with weights of its own", "tie_word_embeddings false"),
         ("deepseek-v3-tiny", Degrees(pp=4), {}, "needs 4 layers, and there are 3", "--pp 3"),
         ("deepseek-v3-tiny", Degrees(pp=2), {"batch_size": 3}, "--batch-size 3 is cut in rows", "--batch-size 4"),
-        (
-            "qwen3-tiny",
-            Degrees(dp_shard=2),
-            {"global_batch_size": 12},
-            "--global-batch-size 12 is not a multiple",
-            "--global-batch-size 16",
-        ),
     ],
 )
 def test_what_cannot_be_split_is_named(
     model: str, degrees: Degrees, settings: dict[str, Any], cause: str, fix: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        check(degrees, registry.get(model).size, {**USUAL, **settings}, schedule="1F1B")
+        check(degrees, registry.get(model).size, {**USUAL, **settings})
     assert cause in caught.value.cause
     assert fix in caught.value.fix
+
+
+def test_a_step_is_whole_forward_passes_of_every_process() -> None:
+    for degrees, rows, cause, fix in (
+        (Degrees(dp_shard=2), 12, "--global-batch-size 12 is not a multiple", "--global-batch-size 16"),
+        (Degrees(tp=2), 6, "--global-batch-size 6 is not a multiple of --batch-size 4", "--global-batch-size 8"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            check_batch(degrees, {**USUAL, "global_batch_size": rows})
+        assert cause in caught.value.cause
+        assert fix in caught.value.fix
+    check_batch(Degrees(dp_replicate=2), {**USUAL, "global_batch_size": 16})
+    check_batch(Degrees(dp_replicate=2), USUAL)
 
 
 def test_what_can_be_split_passes() -> None:
@@ -95,27 +101,27 @@ def test_what_can_be_split_passes() -> None:
         (gpt_oss, Degrees(pp=4), {}),
         (registry.get("qwen3-tiny").size, Degrees(tp=2), {"seq_len": 65, "sequence_parallel": False}),
     ):
-        check(degrees, size, {**USUAL, **settings}, schedule="1F1B")
+        check(degrees, size, {**USUAL, **settings})
     for schedule, stages in STAGES.items():
-        check(Degrees(pp=4 // stages), gpt_oss, USUAL, schedule=schedule)
+        check(Degrees(pp=4 // stages), gpt_oss, {**USUAL, "pp_schedule": schedule})
 
 
 def test_schedules_with_other_gradients_are_not_offered() -> None:
     size = registry.get("gpt-oss-tiny").size
     for schedule in ("ZBVZeroBubble", "InterleavedZeroBubble", "DualPipeV"):
         with pytest.raises(UsageError, match="other gradients"):
-            check(Degrees(pp=2), size, USUAL, schedule=schedule)
+            check(Degrees(pp=2), size, {**USUAL, "pp_schedule": schedule})
     with pytest.raises(UsageError) as caught:
-        check(Degrees(pp=4), size, USUAL, schedule="Interleaved1F1B")
+        check(Degrees(pp=4), size, {**USUAL, "pp_schedule": "Interleaved1F1B"})
     assert caught.value.fix == "use --pp 2"
 
 
 def test_tensor_parallelism_stays_inside_a_chip() -> None:
     size = registry.get("qwen3-30b-a3b").size
     usual = {**USUAL, "seq_len": 4096}
-    check(Degrees(tp=4), size, usual, schedule="1F1B", chip_cores=4)
+    check(Degrees(tp=4), size, usual, chip_cores=4)
     with pytest.raises(UsageError) as caught:
-        check(Degrees(tp=4), size, usual, schedule="1F1B", chip_cores=2)
+        check(Degrees(tp=4), size, usual, chip_cores=2)
     assert caught.value.fix == "use --tp 2 or less"
 
 

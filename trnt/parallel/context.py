@@ -8,6 +8,7 @@ FlexAttention's block masks and CUDA's kernels only.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -17,8 +18,6 @@ from trnt import device
 
 device.ensure()
 
-import dataclasses
-
 from torch.distributed._functional_collectives import all_gather_tensor, all_to_all_single_autograd
 from torchtitan.config import derive
 
@@ -26,7 +25,9 @@ from trnt.kernels.attention import Sinks
 
 
 def part(x_BL: torch.Tensor, mesh: Any) -> torch.Tensor:
-    """(B, L / cp): this process's tokens of each row, one stretch."""
+    """(B, L / cp): this process's tokens of each row, one stretch; all of them without a mesh."""
+    if mesh is None:
+        return x_BL
     return x_BL.chunk(mesh.size(), 1)[mesh.get_local_rank()].contiguous()
 
 

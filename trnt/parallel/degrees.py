@@ -88,8 +88,8 @@ def nearest_divisor(number: int, wanted: int, allowed: Callable[[int], bool] = l
     return min(divisors, key=lambda d: (abs(d - wanted), d))
 
 
-def check(degrees: Degrees, size: Any, settings: Any, *, schedule: str, chip_cores: int | None = None) -> None:
-    """Raise UsageError for what this model and this batch cannot be split into, with the nearest that can.
+def check(degrees: Degrees, size: Any, settings: Any, *, chip_cores: int | None = None) -> None:
+    """Raise UsageError for what this model and its rows cannot be split into, with the nearest that can.
 
     chip_cores: cores of one Trainium chip, None elsewhere: tensor parallelism stays inside a chip.
     """
@@ -105,12 +105,9 @@ def check(degrees: Degrees, size: Any, settings: Any, *, schedule: str, chip_cor
             f"--tp {degrees.tp} goes across chips: one has {chip_cores} cores", f"use --tp {chip_cores} or less"
         )
     mine, shared = heads // degrees.tp, kv_heads // degrees.tp
-    if mine % degrees.cp or (shared % degrees.cp and degrees.cp % shared):
-        fits = [d for d in range(1, mine + 1) if mine % d == 0 and (shared % d == 0 or d % shared == 0)]
-        raise UsageError(
-            f"--cp {degrees.cp} does not divide the {mine} heads of each process",
-            f"use --cp {min(fits, key=lambda d: abs(d - degrees.cp))}",
-        )
+    fits = nearest_divisor(mine, degrees.cp, lambda cp: shared % cp == 0 or cp % shared == 0)
+    if fits != degrees.cp:
+        raise UsageError(f"--cp {degrees.cp} does not divide the {mine} heads of each process", f"use --cp {fits}")
     step = (degrees.tp if settings["sequence_parallel"] else 1) * (2 * degrees.cp if degrees.cp > 1 else 1)
     if settings["seq_len"] % step:
         raise UsageError(
@@ -118,11 +115,16 @@ def check(degrees: Degrees, size: Any, settings: Any, *, schedule: str, chip_cor
             f"use --seq-len {-(-settings['seq_len'] // step) * step}",
         )
     check_experts(degrees, size)
-    check_pipeline(degrees, size, settings, schedule)
+    check_pipeline(degrees, size, settings)
+
+
+def check_batch(degrees: Degrees, settings: Any) -> None:
+    """Every process with rows of its own makes equally many forward passes."""
     rows, per_pass = settings["global_batch_size"], settings["batch_size"] * degrees.data
     if rows > 0 and rows % per_pass:
+        shared = f" x {degrees.data} processes with rows of their own" if degrees.data > 1 else ""
         raise UsageError(
-            f"--global-batch-size {rows} is not a multiple of --batch-size x processes with rows ({per_pass})",
+            f"--global-batch-size {rows} is not a multiple of --batch-size {settings['batch_size']}{shared}",
             f"use --global-batch-size {-(-rows // per_pass) * per_pass}",
         )
 
@@ -142,10 +144,11 @@ def check_experts(degrees: Degrees, size: Any) -> None:
         )
 
 
-def check_pipeline(degrees: Degrees, size: Any, settings: Any, schedule: str) -> None:
+def check_pipeline(degrees: Degrees, size: Any, settings: Any) -> None:
     """Every stage has a layer, every stage a microbatch, and the head has weights of its own."""
     if degrees.pp == 1:
         return
+    schedule = settings["pp_schedule"]
     if schedule not in STAGES:
         raise UsageError(
             f"--pp-schedule {schedule} is not offered: torch splits its backward in two, with other gradients",
