@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +17,6 @@ import pytest
 
 from trnt import elastic
 from trnt.errors import TrntError
-from trnt.launch import free_port
 
 TRNT = [sys.executable, "-m", "trnt"]
 SMALL = ["--model", "qwen3-tiny", "--seq-len", "32", "--batch-size", "2"]
@@ -48,6 +49,15 @@ def wait_for(what: Callable[[], bool], seconds: float = 90) -> None:
 def rows(out: Path) -> int:
     path = out / "metrics.jsonl"
     return len(path.read_text().splitlines()) if path.is_file() else 0
+
+
+def meeting_port() -> int:
+    """A free port below those that the system hands out, so that no other test gets it before it is used."""
+    while True:
+        port = random.randrange(15000, 32000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
 
 
 def rank_of(pid: int) -> str:
@@ -109,7 +119,7 @@ def test_no_process_outlives_its_launcher(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_two_launchers_are_one_run(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    meet = f"127.0.0.1:{free_port()}"
+    meet = f"127.0.0.1:{meeting_port()}"
     shared = ("--nnodes", "2", "--nproc", "1", "--rdzv-endpoint", meet, "--steps", "3", "--out", str(out), "--json")
     first, second = (begin(*shared, "--node-rank", str(number)) for number in range(2))
     told = [run.communicate(timeout=120) for run in (first, second)]

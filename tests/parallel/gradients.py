@@ -1,8 +1,8 @@
 """Several trainings in the same processes, each parameter's first gradient and last values kept: gradients.py JOBS.
 
-JOBS: a JSON file, a list of {"folder": where they go, "words": the words after `trnt`, "port": of its store}. Process r
-writes grads-r.pt and weights-r.pt with the whole tensors of its pipeline stages. A launcher's store cannot be joined
-twice.
+JOBS: a JSON file, a list of {"folder": where they go, "words": the words after `trnt`}. Process r writes grads-r.pt and
+weights-r.pt with the whole tensors of its pipeline stages. A launcher's store cannot be joined twice under the same
+names: every training gets its own.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,13 @@ def to_the_end(self: Any) -> None:
 
 Trainer._clip = noting  # type: ignore[method-assign]
 Trainer.train = to_the_end  # type: ignore[method-assign]
-for found in json.loads(Path(sys.argv[1]).read_text()):
+join, rank, world_size = dist.init_process_group, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world_size)
+for number, found in enumerate(json.loads(Path(sys.argv[1]).read_text())):
     job = found
     sys.argv = ["trnt", *job["words"]]
-    os.environ |= {"MASTER_PORT": str(job["port"]), "TORCHELASTIC_USE_AGENT_STORE": "False"}
+    own = dist.PrefixStore(f"training-{number}", store)
+    dist.init_process_group = partial(join, store=own, rank=rank, world_size=world_size)
     try:
         main()
     except SystemExit as done:

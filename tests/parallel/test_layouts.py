@@ -16,8 +16,6 @@ from typing import Any
 import pytest
 import torch
 
-from trnt.launch import free_port
-
 PROGRAM = Path(__file__).parent / "gradients.py"
 DDP = ("--dp-replicate", "2")
 HSDP = ("--dp-replicate", "2", "--dp-shard", "2")
@@ -74,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
                 place.mkdir()
                 usual = ("--steps", "5", "--seq-len", "64", "--batch-size", str(ROWS // sharing), "--seed", "1")
                 words = ("train", "--model", model, "--out", str(place / "run"), *usual, *words)
-                jobs.append({"folder": str(place), "words": words, "port": free_port()})
+                jobs.append({"folder": str(place), "words": words})
         file = root / f"{processes}.json"
         file.write_text(json.dumps(jobs))
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
