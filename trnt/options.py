@@ -238,6 +238,15 @@ OPTIONS: tuple[Option, ...] = (
         titan="parallelism.data_parallel_shard_degree",
     ),
     Option(
+        "fsdp",
+        str,
+        "fsdp2",
+        one_of("fsdp2", "simple"),
+        "Processes",
+        "How weights are shared: fsdp2 (each layer's parts gathered by hooks), or simple (by tensor operations that a "
+        "compiler sees)",
+    ),
+    Option(
         "dp_replicate",
         int,
         1,

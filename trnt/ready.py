@@ -114,6 +114,8 @@ def degrees_of(settings: Settings, entry: ModelEntry, machines: Machines, kind: 
         for name in ("tp", "cp", "pp", "ep"):
             if asked[name] != 1:
                 raise UsageError(f"--{name} is for --backend native", "use --dp-shard or --dp-replicate")
+        if settings["fsdp"] != "fsdp2":
+            raise UsageError("--fsdp simple is for --backend native", "leave --fsdp out")
         return found
     cores = (8 if os.environ.get("NEURON_LOGICAL_NC_CONFIG") == "1" else 4) if kind == "neuron" else None
     degrees.check(found, entry.size, settings, chip_cores=cores)

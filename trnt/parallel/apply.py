@@ -13,7 +13,7 @@ from torchtitan.config import TORCH_DTYPE_MAP
 from torchtitan.distributed.fsdp import disable_fsdp_gradient_division, get_fsdp_reshard_after_forward_policy
 from torchtitan.models.qwen3.parallelize import parallelize_qwen3
 
-from trnt.parallel import context
+from trnt.parallel import context, simple_fsdp
 
 
 def needs_fsdp(parallel_dims: Any, training: Any) -> bool:
@@ -25,14 +25,20 @@ def needs_fsdp(parallel_dims: Any, training: Any) -> bool:
     return parallel_dims.world_size > 1 or training.mixed_precision_param != training.dtype
 
 
-def parallelize(model: Any, *, parallel_dims: Any, training: Any, **options: Any) -> Any:
-    """torchtitan's parallelize function, with FSDP left out where it would only copy, and our context parallelism."""
+def parallelize(model: Any, *, parallel_dims: Any, training: Any, fsdp: str = "fsdp2", **options: Any) -> Any:
+    """torchtitan's parallelize function, with FSDP left out where it would only copy, and our context parallelism.
+
+    fsdp: fsdp2, or simple (`parallel/simple_fsdp.py`).
+    """
     alone = not needs_fsdp(parallel_dims, training)
     if parallel_dims.cp_enabled:
         for block in model.layers.values():
             context.spread(block.attention.inner_attention, parallel_dims.get_mesh("cp"))
         parallel_dims = context.Unseen(parallel_dims)
-    return parallelize_qwen3(model, parallel_dims=parallel_dims, training=training, skip_dp=alone, **options)
+    shared = {"parallel_dims": parallel_dims, "training": training}
+    simple = fsdp == "simple"
+    model = parallelize_qwen3(model, **shared, skip_dp=alone or simple, **options)
+    return simple_fsdp.apply(model, **shared) if simple and not alone else model
 
 
 def parallelize_transformers(

@@ -8,6 +8,8 @@ from trnt import device
 
 device.ensure()
 
+import torch
+
 from trnt.parallel import context
 
 
@@ -24,3 +26,31 @@ def make_masks(part: Any, cp_mesh: Any = None) -> None:
         return args, {**options, "attention_masks": module.get_attention_masks(positions=positions)}
 
     part.register_forward_pre_hook(before, with_kwargs=True)
+
+
+def leave_no_trace(schedule: Any, parts: list[Any]) -> None:
+    """Take back what a schedule's search for shapes leaves in its stages: gradients and counts.
+
+    Before the first microbatch, torch 2.13 and 2.14 run every stage forward and backward on memory that nobody wrote.
+    They ask for gradients of inputs only, but a loss in chunks has a backward of its own, which reaches the head where
+    FSDP2 does not hold it back (NaN there under SimpleFSDP), and experts count the tokens that they are given.
+    """
+    search = schedule._initialize_pp_stages
+
+    def searched(stages: Any, *args: Any, **options: Any) -> Any:
+        buffers = [buffer for part in parts for buffer in part.buffers()]
+        parameters = [parameter for part in parts for parameter in part.parameters()]
+        before = [buffer.clone() for buffer in buffers]
+        gradients = [parameter.grad for parameter in parameters]
+        for parameter in parameters:
+            parameter.grad = None
+        found = search(stages, *args, **options)
+        schedule._initialize_pp_stages = search
+        with torch.no_grad():
+            for buffer, value in zip(buffers, before, strict=True):
+                buffer.copy_(value)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        return found
+
+    schedule._initialize_pp_stages = searched
