@@ -54,14 +54,14 @@ def plan_of(ready: Ready, recorded: dict[str, str] | None = None) -> Any:
     degrees, machines = ready.degrees, ready.machines
     rows = settings["global_batch_size"] if settings["global_batch_size"] > 0 else settings["batch_size"] * degrees.data
     batch = plan.Batch(settings["seq_len"], settings["batch_size"], rows, settings["steps"])
-    shards = degrees.world_size // degrees.dp_replicate
+    sharing = plan.Sharing(degrees.world_size // degrees.dp_replicate, settings["fsdp"] == "simple")
     here = machines.nproc if ready.kind == "cpu" else 1
     limit = ChunkedLoss.Config().max_logits_bytes
     logits = plan.logits_bytes(ready.entry, batch, limit)
     free = device.memory_free_bytes() // here  # the processes of a CPU share one memory
     choice, chosen = memory.choose(
         memory.ladder(fixed),
-        lambda choice: plan.peak_bytes(ready.entry, batch, ready.precision, choice, optimizer, logits, shards),
+        lambda choice: plan.peak_bytes(ready.entry, batch, ready.precision, choice, optimizer, logits, sharing),
         free,
         settings["memory"] if ready.kind == "cpu" else "off",
     )
@@ -75,7 +75,7 @@ def plan_of(ready: Ready, recorded: dict[str, str] | None = None) -> Any:
         choice=choice,
         chosen=chosen,
         optimizer=optimizer,
-        shards=shards,
+        sharing=sharing,
     )
 
 

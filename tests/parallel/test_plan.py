@@ -12,7 +12,8 @@ import torch
 
 from trnt.kernels.swap import own_gradients
 from trnt.models import registry
-from trnt.parallel.plan import Batch, Plan, activation_values_per_token, make_plan, render
+from trnt.parallel.memory import Choice
+from trnt.parallel.plan import Batch, Plan, Sharing, activation_values_per_token, make_plan, render
 
 
 def plan(name: str, **changes: Any) -> Plan:
@@ -31,6 +32,18 @@ def test_the_headline_model_has_its_published_size() -> None:
 def test_weights_gradients_and_states_follow_the_precision() -> None:
     fp32, bf16 = plan("qwen3-tiny"), plan("qwen3-tiny", precision="bf16")
     assert fp32.checkpoint_bytes == 2 * bf16.checkpoint_bytes == 12 * fp32.params_total
+
+
+def test_shared_weights_are_parts_and_what_is_gathered_depends_on_how() -> None:
+    alone, shared = plan("qwen3-tiny"), plan("qwen3-tiny", sharing=Sharing(4))
+    assert alone.param_bytes == 4 * shared.param_bytes
+    assert alone.checkpoint_bytes == shared.checkpoint_bytes
+    kept = plan("llama3-8b", sharing=Sharing(4, kept=True))
+    layers = kept.params_total - 2 * 128256 * 4096  # all but the ends, which are gathered either way
+    assert kept.memory_bytes - plan("llama3-8b", sharing=Sharing(4)).memory_bytes == layers * 4
+    full = Choice(recompute="full")
+    given = plan("llama3-8b", sharing=Sharing(4, kept=True), choice=full)
+    assert given.memory_bytes == plan("llama3-8b", sharing=Sharing(4), choice=full).memory_bytes
 
 
 def test_tokens_arithmetic_and_time_grow_with_the_batch() -> None:

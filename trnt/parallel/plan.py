@@ -82,6 +82,16 @@ def activation_values_per_token(size: Any) -> int:
     return 6 * size.hidden_size + size.attention_values + ffn + getattr(size, "extra_ffn_values", 0)
 
 
+@dataclass(frozen=True)
+class Sharing:
+    """How the weights of a run are spread."""
+
+    shards: int = 1
+    """Processes that share the weights; one holds its share, and whole layers in passing."""
+    kept: bool = False
+    """Whether gathered layers stay for the backward (SimpleFSDP without recomputation)."""
+
+
 def peak_bytes(
     entry: ModelEntry,
     batch: Batch,
@@ -89,7 +99,7 @@ def peak_bytes(
     choice: Choice,
     optimizer: str,
     logits: int,
-    shards: int = 1,
+    sharing: Sharing = Sharing(),
 ) -> int:
     """Resident bytes at the worst moment of a step: in the backward, or in the optimizer.
 
@@ -97,10 +107,9 @@ def peak_bytes(
     forward with the head's gradient, or the end of the backward with all gradients. A layer's backward has about as
     much in passing as the layer kept.
 
-    shards: processes that share the weights, of which one holds its share and whole layers in passing. Activations are
-    those of an unshared layer: an estimate from above under tensor, context and pipeline parallelism.
+    Activations are those of an unshared layer: an estimate from above under tensor, context and pipeline parallelism.
     """
-    parts = components(entry, batch, precision, choice, optimizer, shards)
+    parts = components(entry, batch, precision, choice, optimizer, sharing)
     layer, activations = parts["layer"], parts["activations"]
     held = PROCESS_BYTES + parts["weights"] + parts["states"] + parts["gathered"]
     head = entry.size.vocab_size * entry.size.hidden_size * parts["gradient_size"]
@@ -109,7 +118,7 @@ def peak_bytes(
 
 
 def components(
-    entry: ModelEntry, batch: Batch, precision: str, choice: Choice, optimizer: str, shards: int = 1
+    entry: ModelEntry, batch: Batch, precision: str, choice: Choice, optimizer: str, sharing: Sharing = Sharing()
 ) -> dict[str, int]:
     """Bytes of each kind of tensor."""
     size = entry.size
@@ -136,13 +145,14 @@ def components(
     # torch's Adafactor makes the whole update of a weight, and its squares
     transient = 3 * largest * stored if optimizer == "adafactor" else 0
     unit = max(ends, (total - ends) // size.num_layers)  # what FSDP gathers at once, weights and gradients
+    gathered = total + unit if sharing.kept and choice.recompute != "full" else 2 * unit
     return {
-        "weights": total * stored // shards,
+        "weights": total * stored // sharing.shards,
         # of a bf16 embedding only the rows that were looked up
-        "gradients": (total - looked_up) * gradient_size // shards,
+        "gradients": (total - looked_up) * gradient_size // sharing.shards,
         "gradient_size": gradient_size,
-        "gathered": 2 * unit * compute if shards > 1 else 0,
-        "states": int(states) // shards,
+        "gathered": gathered * compute if sharing.shards > 1 else 0,
+        "states": int(states) // sharing.shards,
         "layer": layer,
         "activations": activations,
         "transient": transient,
@@ -160,13 +170,13 @@ def make_plan(
     choice: Choice | None = None,
     chosen: str | None = None,
     optimizer: str = "adamw",
-    shards: int = 1,
+    sharing: Sharing = Sharing(),
 ) -> Plan:
     """Add up a run, as one process sees it. `peak_flops` is the device's matmul rate in FLOP/s, None when unknown."""
     choice = choice or Choice()
     size, family = entry.size, entry.family
     total, active = family.count_params(size)
-    parts = components(entry, batch, precision, choice, optimizer, shards)
+    parts = components(entry, batch, precision, choice, optimizer, sharing)
     logits = logits_bytes(entry, batch, logits_limit_bytes)
     flops = float(batch.tokens_per_step * family.flops_per_token(size, batch.seq_len))
     seconds = flops / (peak_flops * CPU_EFFICIENCY) if peak_flops else None
@@ -178,9 +188,9 @@ def make_plan(
         optimizer_bytes=parts["states"],
         activation_bytes=parts["activations"],
         logits_bytes=logits,
-        memory_bytes=peak_bytes(entry, batch, precision, choice, optimizer, logits, shards),
+        memory_bytes=peak_bytes(entry, batch, precision, choice, optimizer, logits, sharing),
         memory_free_bytes=free_bytes,
-        checkpoint_bytes=(parts["weights"] + parts["states"]) * shards,
+        checkpoint_bytes=(parts["weights"] + parts["states"]) * sharing.shards,
         tokens_per_step=batch.tokens_per_step,
         flops_per_step=flops,
         seconds_per_step=seconds,

@@ -17,22 +17,22 @@ from trnt import device
 
 device.ensure()
 
+import torchtitan.experiments.graph_trainer.simple_fsdp as titan
 from torchtitan.experiments.graph_trainer.common_utils import apply_simple_fsdp
-from torchtitan.experiments.graph_trainer.simple_fsdp import _wrap_class_cache, disable_active_parametrization
 
 from trnt.kernels.loss import ChunkedLoss
 
 
 def apply(model: Any, *, parallel_dims: Any, training: Any) -> Any:
     """Spread a `Decoder`'s weights; a pipeline's stage, too."""
-    _wrap_class_cache.clear()  # its classes would gather this model's weights over the meshes of an earlier one
+    titan._wrap_class_cache.clear()  # its classes would gather this model's weights over the meshes of an earlier one
     apply_simple_fsdp(model, parallel_dims=parallel_dims, training=training)
     if model.enable_weight_tying:  # it was given parts of its own in each of its two places (torchtitan#1524)
         model.tok_embeddings.register_parameter("weight", model.lm_head._parameters["weight"])
     init_weights = model.init_weights
 
     def of_parts(**options: Any) -> None:
-        with disable_active_parametrization():
+        with titan.disable_active_parametrization():
             init_weights(**options)
 
     model.init_weights = of_parts
