@@ -1,14 +1,16 @@
 """Several trainings in the same processes, each parameter's first gradient and last values kept: gradients.py JOBS.
 
-JOBS: a JSON file, a list of {"folder": where they go, "words": the words after `trnt`}. Process r writes grads-r.pt and
-weights-r.pt with the whole tensors of its pipeline stages. A launcher's store cannot be joined twice under the same
-names: every training gets its own.
+JOBS: a JSON file, a list of {"folder": where they go, "words": the words after `trnt`, "stop": the step after which a
+signal comes, "saved_again": the step as which a resumed state is saved as it was loaded}; the last two may be left out.
+Process r writes grads-r.pt and weights-r.pt with the whole tensors of its pipeline stages. A launcher's store cannot be
+joined twice under the same names: every training gets its own.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -22,11 +24,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
+from trnt.checkpoint.manager import Checkpointer
 from trnt.cli import main
 from trnt.parallel.parts import bare
+from trnt.report import Report
 from trnt.trainer import Trainer
 
-clip, train = Trainer._clip, Trainer.train
+clip, train, step, load = Trainer._clip, Trainer.train, Trainer.train_step, Checkpointer.load
 job: dict[str, Any] = {}
 
 
@@ -51,6 +55,22 @@ def to_the_end(self: Any) -> None:
     keep(self, "weights", lambda parameter: parameter)
 
 
+def loading(self: Any, *args: Any, **options: Any) -> Any:
+    found = load(self, *args, **options)
+    if "saved_again" in job:
+        self.save(job["saved_again"], last_step=True)
+    return found
+
+
+def stepping(self: Any, batches: Any) -> None:
+    step(self, batches)
+    if self.step == job.get("stop"):
+        signal.raise_signal(signal.SIGTERM)
+
+
+Report.picture = lambda self: None  # type: ignore[method-assign]  # nobody looks at it, and it takes a second
+Checkpointer.load = loading  # type: ignore[method-assign]
+Trainer.train_step = stepping  # type: ignore[method-assign]
 Trainer._clip = noting  # type: ignore[method-assign]
 Trainer.train = to_the_end  # type: ignore[method-assign]
 join, rank, world_size = dist.init_process_group, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -63,5 +83,5 @@ for number, found in enumerate(json.loads(Path(sys.argv[1]).read_text())):
     try:
         main()
     except SystemExit as done:
-        if done.code:
+        if done.code not in (0, 143 if "stop" in job else 0):
             raise

@@ -5,25 +5,27 @@ fp32 on both sides; sums in other orders: 1e-5 of the largest value, the bar for
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-PROGRAM = Path(__file__).parent / "gradients.py"
-DDP = ("--dp-replicate", "2")
-HSDP = ("--dp-replicate", "2", "--dp-shard", "2")
-TP, CP, EP, PP = (("--" + name, "2") for name in ("tp", "cp", "ep", "pp"))
-SIMPLE = ("--fsdp", "simple")
-INTERLEAVED = ("--pp-schedule", "Interleaved1F1B")
-FILLED = ("--debug.deterministic", "true")  # torch fills memory that nobody wrote with NaN
-ROWS = 4  # of a step, over all processes
+from tests.parallel.launches import (
+    CP,
+    DDP,
+    EP,
+    FILLED,
+    HSDP,
+    INTERLEAVED,
+    PP,
+    SIMPLE,
+    TP,
+    job,
+    launch,
+    rows,
+)
+
 # (model, processes, processes that have rows of their own, options)
 LAYOUTS: dict[str, tuple[str, int, int, tuple[str, ...]]] = {
     "qwen3, FSDP2": ("qwen3-tiny", 2, 2, ()),
@@ -77,28 +79,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     root = tmp_path_factory.mktemp("layouts")
     launched: set[int] = set()
 
-    def launch(processes: int) -> None:
-        jobs = []
-        for name, (model, needed, sharing, words) in {**ALONE, **LAYOUTS}.items():
-            if needed == processes:
-                place = root / name
-                place.mkdir()
-                usual = ("--steps", "5", "--seq-len", "64", "--batch-size", str(ROWS // sharing), "--seed", "1")
-                words = ("train", "--model", model, "--out", str(place / "run"), *usual, *words)
-                jobs.append({"folder": str(place), "words": words})
-        file = root / f"{processes}.json"
-        file.write_text(json.dumps(jobs))
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command += [str(PROGRAM), str(file)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=400)
-        assert done.returncode == 0, done.stderr
-
     def get(name: str) -> Path:
         processes = {**ALONE, **LAYOUTS}[name][1]
         if processes not in launched:
             launched.add(processes)
-            launch(processes)
+            jobs = [
+                job(root / name, model, sharing, words)
+                for name, (model, needed, sharing, words) in {**ALONE, **LAYOUTS}.items()
+                if needed == processes
+            ]
+            launch(jobs, processes, root / f"{processes}.json")
         return root / name
 
     return get
@@ -107,10 +97,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 ALONE: dict[str, tuple[str, int, int, tuple[str, ...]]] = {
     model: (model, 1, 1, ()) for model in sorted({layout[0] for layout in LAYOUTS.values()})
 }
-
-
-def rows(place: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (place / "run" / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.slow
