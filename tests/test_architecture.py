@@ -20,6 +20,8 @@ LEVELS = {
     "trnt.console": 1,
     "trnt.option_checks": 1,
     "trnt.options": 2,
+    "trnt.flags": 3,
+    "trnt.clusters": 7,
     "trnt.plugins": 2,
     "trnt.device": 2,
     "trnt.config": 2,

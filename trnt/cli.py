@@ -35,6 +35,7 @@ COMMANDS: dict[str, Command] = {
     "doctor": Command("trnt.commands.doctor", "Check that this machine is ready, or say what to type to fix it"),
     "models": Command("trnt.commands.models", "List the models, or show one: parameters, context, memory"),
     "train": Command("trnt.commands.train", "Train a language model on text"),
+    "launch": Command("trnt.commands.launch", "Write the script that trains on a cluster: Slurm, Kubernetes or ssh"),
     "convert": Command("trnt.commands.convert", "Turn a checkpoint into torch DCP or Hugging Face files, streamed"),
     "verify": Command("trnt.commands.verify", "Read a checkpoint through: checksums, NaN, differences from another"),
     "export": Command("trnt.commands.export", "Write a trained model as a Hugging Face folder"),

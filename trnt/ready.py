@@ -11,7 +11,7 @@ from typing import Any
 from trnt import device, launch
 from trnt.config import Settings
 from trnt.elastic import Machines
-from trnt.errors import UsageError
+from trnt.errors import UsageError, unknown
 from trnt.kernels.choose import Kernels, choose
 from trnt.models.registry import ModelEntry
 from trnt.parallel import degrees
@@ -120,6 +120,25 @@ def degrees_of(settings: Settings, entry: ModelEntry, machines: Machines, kind: 
     cores = (8 if os.environ.get("NEURON_LOGICAL_NC_CONFIG") == "1" else 4) if kind == "neuron" else None
     degrees.check(found, entry.size, settings, chip_cores=cores)
     return found
+
+
+def check_cluster(settings: Settings, instance: str) -> Machines:
+    """The processes of a run on machines of that type, its degrees checked. Nothing of this machine is asked.
+
+    Raises UsageError for what cannot be, or for an unknown type.
+    """
+    from trnt.doctor.facts import INSTANCES
+
+    if instance not in INSTANCES:
+        raise unknown("instance type", instance, INSTANCES)
+    if settings["out"] is None:
+        raise UsageError("the machines need one name for the run", "give --out FOLDER, where all of them see it")
+    known = INSTANCES[instance]
+    cores = known.cores_lnc2 or known.cores_lnc1
+    counted = settings.given("nproc") and settings["nproc"] != degrees.AUTO
+    machines = Machines(settings["nproc"] if counted else cores, settings["nnodes"])
+    degrees_of(settings, begin(settings).entry, machines, "neuron")
+    return machines
 
 
 def identity(ready: Ready) -> dict[str, Any]:

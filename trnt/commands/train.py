@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from trnt.options import OPTIONS, flag_of
+from trnt.flags import SETTINGS, give, signature
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -42,52 +41,7 @@ def command(context: typer.Context, **given: Any) -> None:
             raise typer.Exit(code)
 
 
-def signature() -> inspect.Signature:
-    """The command's parameters: one per row of the option table, and those that are about the command itself."""
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
-    for option in OPTIONS:
-        flag = flag_of(option.name)
-        names = [f"{flag}/--no-{flag[2:]}"] if option.kind is bool and option.default else [flag]
-        names += [flag_of(option.also)] if option.also else []
-        kind = bool if option.kind is bool else str
-        shown = "" if option.default in (None, -1, False) else f"  [default: {option.default}]"
-        info = typer.Option(
-            *names,
-            help=option.help + shown,
-            rich_help_panel=option.panel,
-            show_default=False,
-            metavar=METAVARS.get(option.kind),
-        )
-        parameters.append(
-            inspect.Parameter(option.name, keyword, default=None, annotation=Annotated[kind | None, info])
-        )
-    for name, kind, default, info in OWN:
-        parameters.append(inspect.Parameter(name, keyword, default=default, annotation=Annotated[kind, info]))
-    return inspect.Signature(parameters)
-
-
-METAVARS = {int: "N", float: "X", str: "TEXT"}
 OWN: tuple[tuple[str, Any, Any, Any], ...] = (
-    (
-        "recipe",
-        str | None,
-        None,
-        typer.Option(
-            "--recipe",
-            help="A recipe file, or the name of a shipped one: laptop",
-            rich_help_panel="Settings",
-            metavar="TOML",
-        ),
-    ),
-    (
-        "set_",
-        list[str] | None,
-        None,
-        typer.Option(
-            "--set", help="dotted.key=value, as often as needed", rich_help_panel="Settings", metavar="KEY=VALUE"
-        ),
-    ),
     (
         "print_config",
         bool,
@@ -95,7 +49,7 @@ OWN: tuple[tuple[str, Any, Any, Any], ...] = (
         typer.Option(
             "--print-config",
             help="Show every option, its value and its origin; train nothing",
-            rich_help_panel="Settings",
+            rich_help_panel=SETTINGS,
         ),
     ),
     (
@@ -105,11 +59,10 @@ OWN: tuple[tuple[str, Any, Any, Any], ...] = (
         typer.Option(
             "--dry-run",
             help="Check everything and show memory and time needed; train nothing",
-            rich_help_panel="Settings",
+            rich_help_panel=SETTINGS,
         ),
     ),
-    ("json_", bool, False, typer.Option("--json", help="The result as JSON on stdout", rich_help_panel="Settings")),
+    ("json_", bool, False, typer.Option("--json", help="The result as JSON on stdout", rich_help_panel=SETTINGS)),
 )
 
-command.__signature__ = signature()  # type: ignore[attr-defined]
-command.__annotations__ = {p.name: p.annotation for p in signature().parameters.values()}
+give(command, signature(OWN))

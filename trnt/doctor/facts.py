@@ -40,21 +40,25 @@ SUPPORTED = ("trn2", "trn3")
 
 @dataclass(frozen=True)
 class Instance:
-    """Chips and logical cores of a machine at LNC 2 and 1; cores at LNC 2 is 0 where there is no LNC 2."""
+    """Chips, logical cores of a machine at LNC 2 and 1, and network cards for EFA.
+
+    Cores at LNC 2 is 0 where there is no LNC 2; cards are 0 where the SDK's pages name none.
+    """
 
     chips: int
     cores_lnc2: int
     cores_lnc1: int
+    efa: int = 0
 
 
 INSTANCES: dict[str, Instance] = {
     "trn1.2xlarge": Instance(1, 0, 2),
-    "trn1.32xlarge": Instance(16, 0, 32),
-    "trn1n.32xlarge": Instance(16, 0, 32),
+    "trn1.32xlarge": Instance(16, 0, 32, 8),
+    "trn1n.32xlarge": Instance(16, 0, 32, 16),
     "trn2.3xlarge": Instance(1, 4, 8),
-    "trn2.48xlarge": Instance(16, 64, 128),
-    "trn2n.48xlarge": Instance(16, 64, 128),
-    "trn2u.48xlarge": Instance(16, 64, 128),
+    "trn2.48xlarge": Instance(16, 64, 128, 16),
+    "trn2n.48xlarge": Instance(16, 64, 128, 16),
+    "trn2u.48xlarge": Instance(16, 64, 128, 16),
 }
 
 # What PyPI has under these names is empty; the real ones come from the Neuron index.
