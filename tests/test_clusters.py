@@ -22,7 +22,7 @@ from trnt.errors import UsageError
 SMALL = ("--model", "qwen3-tiny", "--seq-len", "32", "--batch-size", "2", "--steps", "2")
 # srun starts the command on every machine with its number, scontrol names them, ssh runs words in a shell of its own.
 PLAYED = {
-    "srun": 'shift\nfor i in 0 1; do SLURM_NODEID=$i "$@" & p[$i]=$!; done\nwait ${p[0]}; a=$?; wait ${p[1]} && exit $a',
+    "srun": 'shift\nfor i in 0 1; do SLURM_NODEID=$i "$@" & p[$i]=$!; done\nwait ${p[0]} && wait ${p[1]}',
     "scontrol": "echo 127.0.0.1; echo other",
     "ssh": 'shift\nexec bash -c "$*"',
 }

@@ -9,7 +9,7 @@ from trnt.options import OPTIONS
 
 def test_every_option_is_a_parameter_and_a_command_s_own_are_added() -> None:
     found = signature((("mine", str, "x", None),)).parameters
-    assert list(found)[0] == "context"
+    assert next(iter(found)) == "context"
     assert {option.name for option in OPTIONS} <= set(found)
     assert list(found)[-3:] == ["recipe", "set_", "mine"]
 
