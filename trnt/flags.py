@@ -1,14 +1,16 @@
-"""The option table of `trnt train` as Typer's parameters, for the commands that take them, and back as words."""
+"""The option table of `trnt train` as Typer's parameters, for the commands that take them, and settings as words."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trnt.options import BY_NAME, OPTIONS, flag_of
+
+if TYPE_CHECKING:
+    from trnt.config import Settings
 
 METAVARS = {int: "N", float: "X", str: "TEXT"}
 SETTINGS = "Settings"
@@ -71,15 +73,20 @@ def give(command: Any, shape: inspect.Signature) -> None:
     command.__annotations__ = {p.name: p.annotation for p in shape.parameters.values()}
 
 
-def words(given: Mapping[str, Any]) -> list[str]:
-    """The flags that `given` came from, as the words of a command line; None is not given."""
+def words(settings: Settings, without: tuple[str, ...] = ()) -> list[str]:
+    """Everything that somebody chose, wherever it was said, as the words of a command line.
+
+    Variables, recipes and the user's configuration are of this machine; another one is told what they came to.
+    """
     found: list[str] = []
-    for name, value in given.items():
-        if value is None:
+    for name, option in BY_NAME.items():
+        if not settings.given(name) or name in without:
             continue
-        flag = flag_of(name)
-        if BY_NAME[name].kind is bool:
+        flag, value = flag_of(name), settings[name]
+        if option.kind is bool:
             found.append(flag if value else f"--no-{flag[2:]}")
         else:
             found += [flag, str(value)]
+    for key, value in settings.extra.items():
+        found += [f"--{key}", ",".join(map(str, value)) if isinstance(value, list) else str(value)]
     return found

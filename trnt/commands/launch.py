@@ -42,11 +42,8 @@ def command(context: typer.Context, **given: Any) -> None:
     chosen = {name: value for name, value in given.items() if value is not None}
     settings = config.resolve(chosen, arguments=context.args, sets=sets or (), recipe=recipe)
     machines = check_cluster(settings, own["instance"])
-    words = flags.words({name: value for name, value in chosen.items() if name not in ("nnodes", "nproc")})
-    words += [word for item in sets or () for word in ("--set", item)]
-    words += ["--recipe", recipe] if recipe else []
     job = clusters.Job(
-        (*words, *context.args),
+        tuple(flags.words(settings, without=("nnodes", "nproc", "node_rank", "rdzv_endpoint"))),
         machines.nnodes,
         machines.nproc,
         **{name: own[name] for name in ("name", "instance", "port", "image", "claim", "time", "partition")},
