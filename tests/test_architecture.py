@@ -22,6 +22,7 @@ LEVELS = {
     "trnt.options": 2,
     "trnt.flags": 3,
     "trnt.clusters": 7,
+    "trnt.compiling": 4,
     "trnt.plugins": 2,
     "trnt.device": 2,
     "trnt.config": 2,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trnt import __version__, config, console, device, errors, runs
+from trnt import __version__, compiling, config, console, device, errors, runs
 from trnt.config import Settings
 from trnt.errors import UsageError
 from trnt.ready import Ready, identity, prepare
@@ -138,6 +138,7 @@ def train(settings: Settings, *, as_json: bool) -> int:
 
     if not elastic.joined_a_launcher() and launch.rank():
         console.silence()
+    kept = compiling.keep() if settings["compile"] == "inductor" else None
     ready = prepare(settings)
     if ready.machines.world_size > 1 and not launch.launched():
         return many(ready)
@@ -159,6 +160,8 @@ def train(settings: Settings, *, as_json: bool) -> int:
         for line in filter(None, (ready.beginning.note, plan.chosen, ready.kernels.why)):
             console.note(line)
         console.note(f"run folder: {start.out}")
+        if kept is not None:
+            console.note(f"compiling in the first step; compiled code is kept in {kept}")
         trainer = launch.run(tree)
     if not launch.rank():
         say_how_it_went(ready, start, plan, trainer, as_json=as_json)
@@ -291,6 +294,7 @@ def summarise(ready: Ready, start: runs.Start, plan: Any, trainer: Any) -> dict[
         "first_loss": rows[0]["loss"] if rows else None,
         "last_loss": rows[-1]["loss"] if rows else None,
         "seconds": report.seconds(),
+        "compile_seconds": compiling.seconds() if ready.settings["compile"] != "none" else None,
         "tokens_per_s": sorted(here)[len(here) // 2] if here else None,
         "memory_peak_bytes": device.peak_memory_bytes(),
         "memory_planned_bytes": plan.memory_bytes,
@@ -313,6 +317,8 @@ def summary_text(summary: dict[str, Any]) -> str:
         f"checkpoint: {summary['checkpoint']}",
         f"metrics:    {summary['metrics']}",
     ]
+    if summary["compile_seconds"] is not None:
+        lines.append(f"compiling:  {summary['compile_seconds']:.1f} s of it")
     if summary["picture"]:
         lines.append(f"picture:    {summary['picture']}")
     if summary["step"] < summary["steps"]:

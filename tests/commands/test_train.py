@@ -136,13 +136,30 @@ def test_signals_finish_the_step_save_and_leave(corpus: Path, tmp_path: Path, si
     assert json.loads((out / "summary.json").read_text())["stopped_by"] == signal.Signals(signum).name
 
 
-def test_a_compiled_run_gives_the_eager_losses(trnt: Run, corpus: Path, tmp_path: Path) -> None:
-    runs = {}
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["qwen3-tiny", "qwen3-tiny-moe"])
+def test_a_compiled_run_gives_the_eager_losses(model: str, trnt: Run, corpus: Path, tmp_path: Path) -> None:
+    runs, told = {}, {}
     for name in ("none", "inductor"):
-        words = ("train", *SMALL, "--data", str(corpus), "--steps", "3", "--out", str(tmp_path / name))
-        done = trnt(*words, "--compile", name)
+        words = (
+            "train",
+            *SMALL,
+            "--model",
+            model,
+            "--data",
+            str(corpus),
+            "--steps",
+            "3",
+            "--out",
+            str(tmp_path / name),
+        )
+        done = trnt(*words, "--compile", name, "--json")
         assert done.returncode == 0, done.stderr
+        told[name] = json.loads(done.stdout)
         rows = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
         runs[name] = [json.loads(row)["loss"] for row in rows]
+    assert told["none"]["compile_seconds"] is None
+    assert 0 < told["inductor"]["compile_seconds"] < told["inductor"]["seconds"]
+    assert f"kept in {Path(os.environ['TRNT_CACHE']) / 'inductor'}" in done.stderr
     # the compiler fuses and reorders fp32 arithmetic: about 1e-6 relative here
     assert runs["inductor"] == pytest.approx(runs["none"], rel=1e-4)
