@@ -193,3 +193,27 @@ def test_only_a_process_with_a_launcher_leaves_its_failure(tmp_path: Path, monke
     found = elastic.first_failure(tmp_path, {})
     assert found is not None
     assert (found[0], found[1].cause, found[1].fix, found[1].exit_code) == (0, "cause", "fix", 2)
+
+
+def test_a_failure_is_told_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "1.json"
+    monkeypatch.setenv(elastic.ERROR_FILE, str(path))
+    monkeypatch.setenv(elastic.LOGS, str(tmp_path))
+    cause = "x" * 100_000
+    writer = os.fork()
+    if not writer:  # writes again and again
+        while True:
+            elastic.tell(TrntError(cause, "fix"), "trace")
+    seen = 0
+    end = time.monotonic() + 60
+    try:
+        while seen < 200 and time.monotonic() < end:
+            if path.exists():
+                found = elastic.first_failure(tmp_path, {})
+                assert found is not None
+                assert found[1].cause == cause
+                seen += 1
+    finally:
+        os.kill(writer, signal.SIGKILL)
+        os.waitpid(writer, 0)
+    assert seen == 200

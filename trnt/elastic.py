@@ -138,7 +138,9 @@ def tell(error: TrntError, traceback: str) -> bool:
         return False
     mine = {"cause": error.cause, "fix": error.fix, "exit_code": error.exit_code, "at": time.time()}
     extra = {"py_callstack": traceback, "timestamp": str(int(time.time()))}
-    Path(path).write_text(json.dumps({"message": {"message": error.cause, "extraInfo": extra}, "trnt": mine}))
+    half = Path(f"{path}.half")  # the launcher may end this process while it writes, and then reads the file
+    half.write_text(json.dumps({"message": {"message": error.cause, "extraInfo": extra}, "trnt": mine}))
+    half.replace(path)
     return True
 
 
