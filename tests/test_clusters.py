@@ -99,9 +99,10 @@ def test_ctrl_c_at_the_ssh_script_saves_everywhere(tmp_path: Path, environment: 
 
 def test_the_environment_is_explained_line_by_line() -> None:
     text = clusters.exports(Job((), 2, 64))
-    for line in text.splitlines():
-        if line.startswith("export "):
-            assert "#" in line or "EFA installer" in text
+    lines = text.splitlines()
+    for before, line in zip(["", *lines], lines, strict=False):
+        if line.startswith(("export ", "unset ")):
+            assert "  # " in line or before.startswith("# "), line
     for name, value, why in (*clusters.NETWORK, *clusters.DEVICE):
         assert f"export {name}={value}" in text
         assert why in text

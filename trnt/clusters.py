@@ -10,8 +10,8 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from trnt.doctor.facts import INSTANCES
-from trnt.errors import UsageError, unknown
+from trnt.doctor import facts
+from trnt.errors import UsageError
 
 FILES = {"slurm": "trnt.sbatch", "pytorchjob": "trnt-pytorchjob.yaml", "jobset": "trnt-jobset.yaml", "ssh": "trnt.sh"}
 # (name, value, why); several machines need the first three.
@@ -57,8 +57,7 @@ class Job:
 
 def script(cluster: str, job: Job) -> str:
     """The file's text. cluster: a key of `FILES`. Raises UsageError for what that cluster needs and the job lacks."""
-    if job.instance not in INSTANCES:
-        raise unknown("instance type", job.instance, INSTANCES)
+    facts.instance(job.instance)
     return {"slurm": slurm, "pytorchjob": pytorchjob, "jobset": jobset, "ssh": ssh}[cluster](job)
 
 
@@ -157,7 +156,7 @@ def pod(job: Job, node: str, endpoint: str, indent: int) -> str:
             "Kubernetes needs a container image with trnt, and a volume that all pods share for --out",
             f"give --image IMAGE and --claim NAME (a PersistentVolumeClaim; it is mounted at {job.mount})",
         )
-    instance = INSTANCES[job.instance]
+    instance = facts.instance(job.instance)
     command = (
         f"node={node}; meet={endpoint}; unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT {' '.join(STALE)}; exec "
         + (job.train('"$node"', '"$meet"'))

@@ -11,7 +11,7 @@ from typing import Any
 from trnt import device, launch
 from trnt.config import Settings
 from trnt.elastic import Machines
-from trnt.errors import UsageError, unknown
+from trnt.errors import UsageError
 from trnt.kernels.choose import Kernels, choose
 from trnt.models.registry import ModelEntry
 from trnt.parallel import degrees
@@ -127,13 +127,11 @@ def check_cluster(settings: Settings, instance: str) -> Machines:
 
     Raises UsageError for what cannot be, or for an unknown type.
     """
-    from trnt.doctor.facts import INSTANCES
+    from trnt.doctor import facts
 
-    if instance not in INSTANCES:
-        raise unknown("instance type", instance, INSTANCES)
+    known = facts.instance(instance)
     if settings["out"] is None:
         raise UsageError("the machines need one name for the run", "give --out FOLDER, where all of them see it")
-    known = INSTANCES[instance]
     cores = known.cores_lnc2 or known.cores_lnc1
     counted = settings.given("nproc") and settings["nproc"] != degrees.AUTO
     machines = Machines(settings["nproc"] if counted else cores, settings["nnodes"])

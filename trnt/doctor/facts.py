@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from trnt.errors import unknown
+
 # Release -> version of each part, by the name its package has.
 SDKS: dict[str, dict[str, str]] = {
     "2.33": {
@@ -60,6 +62,14 @@ INSTANCES: dict[str, Instance] = {
     "trn2n.48xlarge": Instance(16, 64, 128, 16),
     "trn2u.48xlarge": Instance(16, 64, 128, 16),
 }
+
+
+def instance(name: str) -> Instance:
+    """The machine of an instance type. Raises UsageError for a name that the table does not have."""
+    if name not in INSTANCES:
+        raise unknown("instance type", name, INSTANCES)
+    return INSTANCES[name]
+
 
 # What PyPI has under these names is empty; the real ones come from the Neuron index.
 PLACEHOLDERS = {"torch-neuronx": "1.0", "nki": "0.0.1", "neuronx-cc": "1.0", "libneuronxla": "1.0"}
