@@ -23,7 +23,7 @@ SMALL = ("--model", "qwen3-tiny", "--seq-len", "32", "--batch-size", "2", "--ste
 # srun starts the command on every machine with its number, scontrol names them, ssh runs words in a shell of its own.
 PLAYED = {
     "srun": 'shift\nfor i in 0 1; do SLURM_NODEID=$i "$@" & p[$i]=$!; done\nwait ${p[0]} && wait ${p[1]}',
-    "scontrol": "echo 127.0.0.1; echo other",
+    "scontrol": "echo 127.0.0.1; sleep 0.2; echo other",  # its reader may be gone by then
     "ssh": 'shift\nexec bash -c "$*"',
 }
 

@@ -28,3 +28,17 @@ def test_compiling_takes_time_and_running_does_not() -> None:
     assert after > before
     compiled(x).backward()
     assert compiling.seconds() == after
+
+
+@pytest.mark.parametrize(
+    ("spans", "length"),
+    [
+        ([], 0),
+        ([(5, 3)], 3),
+        ([(20, 1), (0, 4)], 5),
+        ([(0, 10), (2, 3)], 10),  # one inside the other
+        ([(0, 10), (8, 5), (13, 2)], 15),
+    ],
+)
+def test_overlapping_work_counts_once(spans: list[tuple[int, int]], length: int) -> None:
+    assert compiling.covered(spans) == length

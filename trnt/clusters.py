@@ -97,7 +97,7 @@ set -euo pipefail
 {exports(job)}
 
 # the first machine of the job, where all processes meet
-TRNT_MEET=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+read -r TRNT_MEET < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export TRNT_MEET
 # one task that fails ends the others; each has the number SLURM_NODEID
 srun --kill-on-bad-exit=1 bash -c {shlex.quote(f"exec {train}")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -18,7 +19,18 @@ def keep() -> str:
 
 
 def seconds() -> float:
-    """Time that this process has spent compiling, forward and backward, as torch counts it."""
+    """Time that this process has spent compiling, forward and backward, as torch counts it: nested work counts once."""
     from torch._dynamo.utils import get_compilation_metrics
 
-    return sum(metric.duration_us or 0 for metric in get_compilation_metrics()) / 1e6
+    return (
+        covered((metric.start_time_us or 0, metric.duration_us or 0) for metric in get_compilation_metrics()) / 1e6
+    )
+
+
+def covered(spans: Iterable[tuple[int, int]]) -> int:
+    """Length of the union of spans (start, length), which may overlap."""
+    total, end = 0, 0
+    for start, length in sorted(spans):
+        total += max(0, start + length - max(start, end))
+        end = max(end, start + length)
+    return total
