@@ -134,6 +134,8 @@ def assemble(ready: Ready, start: Start, choice: Choice) -> Trainer.Config:
         checkpoint.load_step = start.step
     for key, value in settings.extra.items():
         set_dotted(config, key, value, settings.origins[key])
+    config.loss.keep_head = parallelism.fsdp_reshard_after_forward != "always"
+    config.loss.pipelined = degrees.pp > 1
     check_compile(config, kind)
     check_layout(ready.machines.world_size, settings["optimizer"])
     if degrees.cp > 1:

@@ -22,9 +22,7 @@ def seconds() -> float:
     """Time that this process has spent compiling, forward and backward, as torch counts it: nested work counts once."""
     from torch._dynamo.utils import get_compilation_metrics
 
-    return (
-        covered((metric.start_time_us or 0, metric.duration_us or 0) for metric in get_compilation_metrics()) / 1e6
-    )
+    return covered((metric.start_time_us or 0, metric.duration_us or 0) for metric in get_compilation_metrics()) / 1e6
 
 
 def covered(spans: Iterable[tuple[int, int]]) -> int:

@@ -111,7 +111,7 @@ class Trainer(titan.Trainer):
         if self.pp_mesh is not None:
             for part in self.model_parts:
                 pipeline.make_masks(part, self.cp_mesh)
-            pipeline.leave_no_trace(self.pp_schedule, self.model_parts)
+            pipeline.leave_no_trace(self.pp_schedule, self.model_parts, self.loss_fn)
         self.alone = dims.world_size == 1
         if self.alone and self.device.type == "cpu" and not config.compile.enable:
             for part in self.model_parts:

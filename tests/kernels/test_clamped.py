@@ -7,7 +7,7 @@ import torch
 
 from tests.kernels.test_routed import D, E, F, different, routing
 from trnt.kernels import grads, reference, routed
-from trnt.kernels.clamped import ClampedExperts, RoutedClamped
+from trnt.kernels.clamped import ClampedExperts, RoutedClamped, tensor_parallel
 
 LIMIT = 1.5  # so that both clamps are at work
 NAMES = ("dx", "dscores", "dw1", "db1", "dw2", "db2")
@@ -90,7 +90,7 @@ def test_padding_behind_the_last_expert_s_rows_changes_nothing() -> None:
     experts, counts = module(weights), torch.bincount(ids.flatten(), minlength=E)
     padded = torch.cat([x, torch.ones(5, D)])
     assert torch.equal(experts(padded, counts)[:20], experts(x, counts))
-    assert experts.tensor_parallel() == 1
+    assert tensor_parallel(experts.mlp1_weight_EGD) == 1
 
 
 def test_the_same_bits_every_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,13 +140,14 @@ class ClampedExperts(GptOssGroupedExperts):
         gu_RG = cpu.grouped_linear(x_RD, w1_EGD, num_tokens_per_expert_E) + b1_EG[expert_R]
         h_RF = swiglu(gu_RG, limit=self.swiglu_limit)
         y_RD = cpu.grouped_linear(h_RF, w2_EDF, num_tokens_per_expert_E)
-        return y_RD + ScaleBiasForward.apply(b2_ED[expert_R], self.tensor_parallel(), y_RD.dtype)
+        return y_RD + ScaleBiasForward.apply(b2_ED[expert_R], tensor_parallel(held[0]), y_RD.dtype)
 
-    def tensor_parallel(self) -> int:
-        """Over how many processes each expert's width is split: the down bias is added once, not by each."""
-        mesh = getattr(self.mlp1_weight_EGD, "device_mesh", None)
-        names = mesh.mesh_dim_names or () if mesh is not None else ()
-        return mesh.size(names.index("tp")) if mesh is not None and "tp" in names else 1
+
+def tensor_parallel(weight: torch.Tensor) -> int:
+    """Over how many processes each expert's width is split: the down bias is added once, not by each."""
+    mesh = getattr(weight, "device_mesh", None)
+    names = mesh.mesh_dim_names or () if mesh is not None else ()
+    return mesh.size(names.index("tp")) if mesh is not None and "tp" in names else 1
 
 
 class RowwiseLinear(ScaledBiasRowwiseLinear):

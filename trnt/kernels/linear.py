@@ -47,8 +47,9 @@ class Linear(TitanLinear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """(..., F) from (..., D)."""
-        if torch.is_grad_enabled() and grads.usable(self.weight):
-            return _Linear.apply(input, self.weight, self.bias)
+        weight = self._parameters.get("weight")  # not self.weight: SimpleFSDP gathers it at every look
+        if weight is not None and torch.is_grad_enabled() and grads.usable(weight):
+            return _Linear.apply(input, weight, self.bias)
         return super().forward(input)
 
 
@@ -86,9 +87,10 @@ class Embedding(TitanEmbedding):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """(..., D) from ids (...)."""
-        if torch.is_grad_enabled() and grads.usable(self.weight):
-            mark = grads.owner(self.weight)
+        weight = self._parameters.get("weight")  # as above
+        if weight is not None and torch.is_grad_enabled() and grads.usable(weight):
+            mark = grads.owner(weight)
             if mark is not None and mark.sparse:
-                return F.embedding(input, self.weight, sparse=True)
-            return _Embedding.apply(input, self.weight)
+                return F.embedding(input, weight, sparse=True)
+            return _Embedding.apply(input, weight)
         return super().forward(input)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,7 @@ from trnt import device
 
 device.ensure()
 
+from torch.distributed.fsdp import FSDPModule
 from torchtitan.components.loss import IGNORE_INDEX, ChunkedLossWrapper, CrossEntropyLoss
 
 from trnt.kernels import grads, matmul
@@ -68,10 +71,16 @@ class ChunkedLoss(ChunkedLossWrapper):
     class Config(ChunkedLossWrapper.Config):
         max_logits_bytes: int = 320 << 20
         """Bytes of one chunk's fp32 logits (batch x tokens x vocabulary x 4); at least one token a row is taken."""
+        keep_head: bool = True
+        """Leave a gathered FSDP2 head gathered until its unit's backward, as `fsdp_reshard_after_forward` default does;
+        torchtitan's loss gives it back twice a pass, so that it is gathered three times."""
+        pipelined: bool = False
+        """Leave the reduction of an FSDP2 head's gradient to the schedule, which does it once for all microbatches."""
 
     def __init__(self, config: Config, **options: Any) -> None:
         super().__init__(config, **options)
         self.max_logits_bytes = config.max_logits_bytes
+        self.keep_head, self.pipelined = config.keep_head, config.pipelined
         self.plain = type(config.loss_fn) is CrossEntropyLoss.Config
 
     def __call__(
@@ -98,4 +107,28 @@ class ChunkedLoss(ChunkedLossWrapper):
         if padding:
             pred = F.pad(pred, (0, 0, 0, padding))
             labels = F.pad(labels, (0, padding), value=IGNORE_INDEX)
-        return super().__call__(pred, labels, global_valid_tokens, **loss_inputs)
+        with seen(self.lm_head, stays=self.keep_head, reduced=not self.pipelined):
+            return super().__call__(pred, labels, global_valid_tokens, **loss_inputs)
+
+
+@contextmanager
+def seen(head: Any, *, stays: bool, reduced: bool) -> Iterator[None]:
+    """Inside, an FSDP2 head is told less than torchtitan's loss tells it.
+
+    stays: it is not given back. The norm, of the same unit, has its backward next, and then it is.
+    reduced: whether its gradient goes to its parts with the last chunk, not with that of the norm.
+    """
+    if not isinstance(head, FSDPModule):
+        yield
+        return
+    reshard_after_forward, sync = head.set_reshard_after_forward, head.set_requires_gradient_sync
+    if stays:
+        head.set_reshard_after_forward = lambda _, recurse=True: reshard_after_forward(False, recurse)
+        head.reshard = lambda: None
+    if not reduced:
+        head.set_requires_gradient_sync = lambda _, *, recurse=True: sync(False, recurse=recurse)
+    try:
+        yield
+    finally:
+        for name in ("set_reshard_after_forward", "reshard", "set_requires_gradient_sync"):
+            head.__dict__.pop(name, None)

@@ -28,12 +28,13 @@ def make_masks(part: Any, cp_mesh: Any = None) -> None:
     part.register_forward_pre_hook(before, with_kwargs=True)
 
 
-def leave_no_trace(schedule: Any, parts: list[Any]) -> None:
+def leave_no_trace(schedule: Any, parts: list[Any], loss: Any = None) -> None:
     """Take back what a schedule's search for shapes leaves in its stages: gradients and counts.
 
     Before the first microbatch, torch 2.13 and 2.14 run every stage forward and backward on memory that nobody wrote.
     They ask for gradients of inputs only, but a loss in chunks has a backward of its own, which reaches the head where
     FSDP2 does not hold it back (NaN there under SimpleFSDP), and experts count the tokens that they are given.
+    Meanwhile a `ChunkedLoss` does not leave the head's gradient to the schedule: it would be the first step's.
     """
     search = schedule._initialize_pp_stages
 
@@ -44,7 +45,12 @@ def leave_no_trace(schedule: Any, parts: list[Any]) -> None:
         gradients = [parameter.grad for parameter in parameters]
         for parameter in parameters:
             parameter.grad = None
+        pipelined = getattr(loss, "pipelined", False)
+        if pipelined:
+            loss.pipelined = False
         found = search(stages, *args, **options)
+        if pipelined:
+            loss.pipelined = True
         schedule._initialize_pp_stages = search
         with torch.no_grad():
             for buffer, value in zip(buffers, before, strict=True):
