@@ -82,3 +82,14 @@ def test_nothing_is_written_without_grad_mode() -> None:
         table(IDS)
     assert layer.weight.grad is None
     assert table.weight.grad is None
+
+
+@pytest.mark.parametrize("layer", [linear(), embedding()])
+def test_a_weight_is_looked_at_once(layer: Any) -> None:
+    """SimpleFSDP makes it a property that gathers its parts at every look."""
+    looks = []
+    given = layer._parameters["weight"]
+    kind = type(layer)
+    layer.__class__ = type("Parted", (kind,), {"weight": property(lambda self: looks.append(1) or given)})
+    layer(IDS if kind is Embedding else torch.zeros(2, 24))
+    assert looks == [1]

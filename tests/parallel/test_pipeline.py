@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -33,16 +34,19 @@ def test_the_search_for_shapes_leaves_nothing() -> None:
     layer = torch.nn.BatchNorm1d(2)
     (layer.weight.sum() * 2).backward()  # as by an earlier pass of the same step
 
+    loss, pipelined = SimpleNamespace(pipelined=True), []
+
     class Schedule:
         calls = 0
 
         def _initialize_pp_stages(self, stages: Any, *args: Any, **options: Any) -> tuple[Any, ...]:
             self.calls += 1
+            pipelined.append(loss.pipelined)
             layer(torch.full((3, 2), torch.nan)).sum().backward()
             return stages, args, options
 
     schedule: Any = Schedule()
-    pipeline.leave_no_trace(schedule, [layer])
+    pipeline.leave_no_trace(schedule, [layer], loss)
     assert schedule._initialize_pp_stages([1], 2, target=3) == ([1], (2,), {"target": 3})
     assert layer.weight.grad is not None
     assert layer.weight.grad.tolist() == [2, 2]
@@ -52,4 +56,5 @@ def test_the_search_for_shapes_leaves_nothing() -> None:
     assert layer.num_batches_tracked == 0
     schedule._initialize_pp_stages([1])
     assert schedule.calls == 2
+    assert pipelined == [False, True]
     assert layer.num_batches_tracked == 1  # only the first time: later ones find it done

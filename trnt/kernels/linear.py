@@ -12,6 +12,7 @@ from trnt import device
 
 device.ensure()
 
+from torch.distributed.tensor import DTensor
 from torchtitan.models.common import Embedding as TitanEmbedding
 from torchtitan.models.common import Linear as TitanLinear
 
@@ -93,4 +94,7 @@ class Embedding(TitanEmbedding):
             if mark is not None and mark.sparse:
                 return F.embedding(input, weight, sparse=True)
             return _Embedding.apply(input, weight)
-        return super().forward(input)
+        if self.tp_group is not None:
+            return super().forward(input)
+        weight = self.weight  # torchtitan's looks twice
+        return F.embedding(input, weight.to_local() if isinstance(weight, DTensor) else weight)
