@@ -12,11 +12,11 @@ from trnt import device
 
 device.ensure()
 
-from torch.distributed.tensor import DTensor
 from torchtitan.models.common import Embedding as TitanEmbedding
 from torchtitan.models.common import Linear as TitanLinear
 
 from trnt.kernels import grads, matmul, norms
+from trnt.parallel.parts import local
 
 
 class _Linear(torch.autograd.Function):
@@ -96,5 +96,4 @@ class Embedding(TitanEmbedding):
             return _Embedding.apply(input, weight)
         if self.tp_group is not None:
             return super().forward(input)
-        weight = self.weight  # torchtitan's looks twice
-        return F.embedding(input, weight.to_local() if isinstance(weight, DTensor) else weight)
+        return F.embedding(input, local(self.weight))  # torchtitan's looks twice

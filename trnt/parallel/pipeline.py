@@ -28,7 +28,7 @@ def make_masks(part: Any, cp_mesh: Any = None) -> None:
     part.register_forward_pre_hook(before, with_kwargs=True)
 
 
-def leave_no_trace(schedule: Any, parts: list[Any], loss: Any = None) -> None:
+def leave_no_trace(schedule: Any, parts: list[Any], loss: Any) -> None:
     """Take back what a schedule's search for shapes leaves in its stages: gradients and counts.
 
     Before the first microbatch, torch 2.13 and 2.14 run every stage forward and backward on memory that nobody wrote.
@@ -45,12 +45,9 @@ def leave_no_trace(schedule: Any, parts: list[Any], loss: Any = None) -> None:
         gradients = [parameter.grad for parameter in parameters]
         for parameter in parameters:
             parameter.grad = None
-        pipelined = getattr(loss, "pipelined", False)
-        if pipelined:
-            loss.pipelined = False
+        pipelined, loss.pipelined = loss.pipelined, False
         found = search(stages, *args, **options)
-        if pipelined:
-            loss.pipelined = True
+        loss.pipelined = pipelined
         schedule._initialize_pp_stages = search
         with torch.no_grad():
             for buffer, value in zip(buffers, before, strict=True):

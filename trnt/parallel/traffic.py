@@ -24,8 +24,8 @@ class Count:
     calls: int = 0
     sent_bytes: int = 0
 
-    def add(self, sent_bytes: int, calls: int = 1) -> None:
-        self.calls += calls
+    def add(self, sent_bytes: int) -> None:
+        self.calls += 1
         self.sent_bytes += sent_bytes
 
 
