@@ -2,8 +2,9 @@
 
 JOBS: a JSON file, a list of {"folder": where they go, "words": the words after `trnt`, "stop": the step after which a
 signal comes, "saved_again": the step as which a resumed state is saved as it was loaded}; the last two may be left out.
-Process r writes grads-r.pt and weights-r.pt with the whole tensors of its pipeline stages. A launcher's store cannot be
-joined twice under the same names: every training gets its own.
+Process r writes grads-r.pt and weights-r.pt with the whole tensors of its pipeline stages, and traffic-r.json with what
+it sent in the second step, by process group. A launcher's store cannot be joined twice under the
+same names: every training gets its own.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from torch.distributed.tensor import DTensor
 from trnt.checkpoint.manager import Checkpointer
 from trnt.cli import main
 from trnt.parallel.parts import bare
+from trnt.parallel.traffic import Counting, groups
 from trnt.report import Report
 from trnt.trainer import Trainer
 
@@ -63,7 +66,13 @@ def loading(self: Any, *args: Any, **options: Any) -> Any:
 
 
 def stepping(self: Any, batches: Any) -> None:
-    step(self, batches)
+    counting = Counting()
+    with counting if self.step == 2 else nullcontext():
+        step(self, batches)
+    if self.step == 2:
+        found = [(*key, count.calls, count.sent_bytes) for key, count in counting.found.items()]
+        kept = {"groups": groups(self.parallel_dims), "found": found}
+        (Path(job["folder"]) / f"traffic-{dist.get_rank()}.json").write_text(json.dumps(kept))
     if self.step == job.get("stop"):
         signal.raise_signal(signal.SIGTERM)
 

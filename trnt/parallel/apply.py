@@ -13,7 +13,7 @@ from torchtitan.config import TORCH_DTYPE_MAP
 from torchtitan.distributed.fsdp import disable_fsdp_gradient_division, get_fsdp_reshard_after_forward_policy
 from torchtitan.models.qwen3.parallelize import parallelize_qwen3
 
-from trnt.parallel import context, simple_fsdp
+from trnt.parallel import context, simple_fsdp, waited
 
 
 def needs_fsdp(parallel_dims: Any, training: Any) -> bool:
@@ -31,6 +31,7 @@ def parallelize(model: Any, *, parallel_dims: Any, training: Any, fsdp: str = "f
     fsdp: fsdp2, or simple (`parallel/simple_fsdp.py`).
     """
     alone = not needs_fsdp(parallel_dims, training)
+    waited.keep_history()
     if parallel_dims.cp_enabled:
         for block in model.layers.values():
             context.spread(block.attention.inner_attention, parallel_dims.get_mesh("cp"))

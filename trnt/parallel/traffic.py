@@ -7,8 +7,7 @@ the backward too, where it runs in the calling thread as on the CPU; not what li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -16,21 +15,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-
-@dataclass
-class Count:
-    """How often, and how many bytes this process sent in all."""
-
-    calls: int = 0
-    sent_bytes: int = 0
-
-    def add(self, sent_bytes: int) -> None:
-        self.calls += 1
-        self.sent_bytes += sent_bytes
-
-
-Traffic = dict[tuple[str, str], Count]
-"""By (mesh, kind of collective)."""
+from trnt.parallel.sent import SENT, Count, Traffic
 
 
 def tensors(value: Any) -> Iterable[torch.Tensor]:
@@ -45,17 +30,6 @@ def size(value: Any) -> int:
     return sum(x.numel() * x.element_size() for x in tensors(value))
 
 
-# Bytes that one of n processes sends, s being its input: every algorithm that wastes nothing sends as many (Thakur et
-# al., 2005: ring and recursive halving), an all-reduce being a reduce-scatter and an all-gather.
-SENT: dict[str, Callable[[int, int], int]] = {
-    "all-gather": lambda s, n: s * (n - 1),
-    "reduce-scatter": lambda s, n: s * (n - 1) // n,
-    "all-reduce": lambda s, n: 2 * s * (n - 1) // n,
-    "all-to-all": lambda s, n: s * (n - 1) // n,
-    "send": lambda s, n: s,
-    "receive": lambda s, n: 0,
-    "broadcast": lambda s, n: s * (n - 1) // n,
-}
 # torch's operator: (kind, name of the argument that a process hands in)
 OPERATORS: dict[str, tuple[str, str]] = {
     "c10d::_allgather_base_": ("all-gather", "input_tensor"),
@@ -85,6 +59,7 @@ OPERATORS: dict[str, tuple[str, str]] = {
     "_c10d_functional::broadcast": ("broadcast", "input"),
     "_c10d_functional::broadcast_": ("broadcast", "input"),
 }
+NUMBER = "single number"  # its own kind, whatever is done with it: a loss, a norm or a count costs its latency only
 SILENT = ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd", "c10d::barrier")
 
 
@@ -119,15 +94,16 @@ class Counting(TorchDispatchMode):
         else:
             group = dist.ProcessGroup.unbox(group) if isinstance(group, torch.ScriptObject) else group
             called, n = group.group_name, group.size()
-        key = (self.names.get(called, called), kind)
+        one = sum(x.numel() for x in tensors(given[source])) == 1
+        key = (self.names.get(called, called), NUMBER if one else kind)
         self.found.setdefault(key, Count()).add(SENT[kind](size(given[source]), n))
 
 
-def named(parallel_dims: Any) -> dict[str, str]:
-    """What torchtitan calls the groups of its meshes, by torch's names of them."""
+def groups(parallel_dims: Any) -> dict[str, str]:
+    """Torch's name of the process group of each of torchtitan's meshes; meshes of the same processes may share one."""
     found: dict[str, str] = {}
-    for name in ("pp", "dp_replicate", "fsdp", "efsdp", "ep", "tp", "cp", "batch", "loss"):
+    for name in ("pp", "dp_replicate", "fsdp", "efsdp", "ep", "tp", "cp"):
         mesh = parallel_dims.get_optional_mesh(name)
         if mesh is not None:
-            found.setdefault(mesh.get_group().group_name, name)
+            found[name] = mesh.get_group().group_name
     return found
