@@ -76,7 +76,33 @@ def plan_of(ready: Ready, recorded: dict[str, str] | None = None) -> Any:
         chosen=chosen,
         optimizer=optimizer,
         sharing=sharing,
+        sent_bytes=sent_by_mesh(ready, batch, choice.recompute),
     )
+
+
+def sent_by_mesh(ready: Ready, batch: Any, recompute: str) -> dict[str, int] | None:
+    """Bytes that one process sends in a step; None for what `parallel/sent.py` has no formula for, and for pipelines,
+    whose stages torchtitan cuts when it builds them."""
+    from trnt.checkpoint.mapping import native_shapes
+    from trnt.parallel import plan, sent
+
+    settings, degrees = ready.settings, ready.degrees
+    if not ready.native or degrees.pp > 1 or (degrees.tp > 1 and not settings["sequence_parallel"]):
+        return None
+    setting = sent.Setting(
+        degrees,
+        batch.seq_len,
+        batch.batch_size,
+        batch.global_batch_size // (batch.batch_size * degrees.data),
+        settings["fsdp"] == "simple",
+        recompute,
+        gathered_bytes=plan.COMPUTE_BYTES[ready.precision],
+    )
+    counts = sent.total(sent.sent(ready.entry.size, native_shapes(ready.entry), setting))
+    found: dict[str, int] = {}
+    for (mesh, _), count in counts.items():
+        found[mesh] = found.get(mesh, 0) + count.sent_bytes
+    return found
 
 
 def print_config(settings: Settings, *, as_json: bool) -> None:

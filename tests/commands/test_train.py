@@ -71,6 +71,17 @@ def test_dry_run_prints_the_plan_and_makes_nothing(trnt: Run, tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
+def test_dry_run_says_what_each_process_would_send(trnt: Run, tmp_path: Path) -> None:
+    """The bytes that `tests/parallel/test_layouts.py` counts for this layout's kind; none where there is no formula."""
+    words = ("train", "--model", "qwen3-tiny-moe", "--seq-len", "64", "--batch-size", "1", "--dry-run", "--json")
+    done = trnt(*words, "--nproc", "4", "--ep", "4", cwd=tmp_path)
+    counted = 7_977_216 + 8_707_584  # gathered and reduced among four processes: all but the experts
+    exchanged = 3 * (4 * 64 * 4 * 256 * 4 + 16 * 8)  # four layers, three quarters of four exchanges and the counts
+    assert json.loads(done.stdout)["plan"]["sent_bytes"] == {"fsdp": counted, "ep": exchanged}
+    plain = trnt(*words, "--nproc", "2", "--tp", "2", "--no-sequence-parallel", cwd=tmp_path)
+    assert json.loads(plain.stdout)["plan"]["sent_bytes"] is None
+
+
 def test_print_config_tells_every_origin(trnt: Run, tmp_path: Path) -> None:
     done = trnt("train", "--recipe", "laptop", "--steps", "9", "--print-config", env={"TRNT_SEED": "3"}, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -62,6 +62,8 @@ class Plan:
     choice: Choice = field(default_factory=Choice)
     chosen: str | None = None
     """What was chosen to fit, in words; None when nothing was changed."""
+    sent_bytes: dict[str, int] | None = None
+    """What one process sends in a step, by mesh (`parallel/sent.py`); None where there is no formula."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -171,6 +173,7 @@ def make_plan(
     chosen: str | None = None,
     optimizer: str = "adamw",
     sharing: Sharing = Sharing(),
+    sent_bytes: dict[str, int] | None = None,
 ) -> Plan:
     """Add up a run, as one process sees it. `peak_flops` is the device's matmul rate in FLOP/s, None when unknown."""
     choice = choice or Choice()
@@ -197,6 +200,7 @@ def make_plan(
         seconds_total=seconds * batch.steps if seconds is not None else None,
         choice=choice,
         chosen=chosen,
+        sent_bytes=sent_bytes,
     )
 
 
@@ -221,6 +225,9 @@ def render(plan: Plan) -> str:
         ("tokens per step", f"{plan.tokens_per_step:,}"),
         ("arithmetic per step", f"{plan.flops_per_step / 1e12:.3f} TFLOP"),
     ]
+    if plan.sent_bytes:
+        parts = ", ".join(f"{mesh} {size(count)}" for mesh, count in plan.sent_bytes.items())
+        rows.append(("sent per step", f"{size(sum(plan.sent_bytes.values()))} by each process ({parts})"))
     if plan.seconds_per_step is not None and plan.seconds_total is not None:
         rows.append(("time per step", f"{plan.seconds_per_step:.2f} s (estimate)"))
         rows.append(("time in all", f"{console.human_time(plan.seconds_total)} (estimate)"))
