@@ -103,8 +103,10 @@ def machines_of(settings: Settings, kind: str) -> Machines:
     return Machines(here, launch.world_size() // here)
 
 
-def degrees_of(settings: Settings, entry: ModelEntry, machines: Machines, kind: str) -> Degrees:
-    """The checked degrees of a run."""
+def degrees_of(
+    settings: Settings, entry: ModelEntry, machines: Machines, kind: str, chip_cores: int | None = None
+) -> Degrees:
+    """The checked degrees of a run. chip_cores: of a Trainium chip elsewhere; of this machine's where it is None."""
     names = [*degrees.FLAGS, "ep"]
     asked = {name: settings[name] for name in names}
     given = {name for name in names if settings.given(name)}
@@ -117,25 +119,28 @@ def degrees_of(settings: Settings, entry: ModelEntry, machines: Machines, kind: 
         if settings["fsdp"] != "fsdp2":
             raise UsageError("--fsdp simple is for --backend native", "leave --fsdp out")
         return found
-    cores = (8 if os.environ.get("NEURON_LOGICAL_NC_CONFIG") == "1" else 4) if kind == "neuron" else None
-    degrees.check(found, entry.size, settings, chip_cores=cores)
+    if chip_cores is None and kind == "neuron":
+        chip_cores = 8 if os.environ.get("NEURON_LOGICAL_NC_CONFIG") == "1" else 4
+    degrees.check(found, entry.size, settings, chip_cores=chip_cores)
     return found
 
 
 def check_cluster(settings: Settings, instance: str) -> Machines:
     """The processes of a run on machines of that type, its degrees checked. Nothing of this machine is asked.
 
-    Raises UsageError for what cannot be, or for an unknown type.
+    Raises UsageError for what cannot be, for an unknown type, or for one that TorchNeuron does not support.
     """
     from trnt.doctor import facts
 
     known = facts.instance(instance)
+    if not known.cores_lnc2:
+        raise UsageError(f"TorchNeuron needs Trn2 or Trn3, and {instance} is older", "use --instance trn2.48xlarge")
     if settings["out"] is None:
         raise UsageError("the machines need one name for the run", "give --out FOLDER, where all of them see it")
-    cores = known.cores_lnc2 or known.cores_lnc1
+    cores = known.cores_lnc2
     counted = settings.given("nproc") and settings["nproc"] != degrees.AUTO
     machines = Machines(settings["nproc"] if counted else cores, settings["nnodes"])
-    degrees_of(settings, begin(settings).entry, machines, "neuron")
+    degrees_of(settings, begin(settings).entry, machines, "neuron", chip_cores=cores // known.chips)
     return machines
 
 

@@ -33,12 +33,16 @@ def test_what_cannot_be_is_named_before_anything_is_written(trnt: Run, tmp_path:
     for words, said in (
         (("--cluster", "slurn", *BIG), "slurm"),
         (("--cluster", "slurm", *BIG, "--pp", "3"), "does not divide the 256 processes"),
+        (("--cluster", "slurm", *BIG, "--instance", "trn1.32xlarge"), "TorchNeuron needs Trn2 or Trn3"),
+        (("--cluster", "slurm", *BIG, "--tp", "8"), "goes across chips: one has 4 cores"),
         (("--cluster", "slurm", *BIG, "--batch-sise", "3"), "--batch-size"),
         (("--cluster", "slurm", "--model", "qwen3-8b"), "--out"),
         (("--cluster", "ssh", *BIG), "--hosts"),
         (("--cluster", "k8s", *BIG), "--image"),
     ):
-        done = trnt("launch", *words, "--file", file)
+        done = trnt(
+            "launch", *words, "--file", file, env={"NEURON_LOGICAL_NC_CONFIG": "1"}
+        )  # of this machine, not theirs
         assert done.returncode == 2, words
         assert said in done.stderr
         assert "fix:" in done.stderr
