@@ -34,6 +34,7 @@ LAYOUTS: dict[str, Any] = {
 }
 # trn2.48xlarge at LNC 2, a core's share: shared/reference/torchneuron.md, from the Neuron SDK's pages
 CORES, PEAK_FLOPS, LINK_BYTES, MACHINE_BYTES = 64, 166.75e12, 1024e9 / 4, 3200e9 / 8
+LINE = "\n" + "|---" * 6 + "|"
 BUSY = 0.4  # of the peak, while a core computes: what a well-tuned step reaches elsewhere; an assumption
 PLANNED = [
     ("qwen3-30b-a3b", 4096, Degrees(dp_shard=64, ep=16)),
@@ -182,11 +183,7 @@ def main() -> None:
         return
     if not given.project:
         print(f"{MODEL}, {SEQ_LEN} tokens a process, {os.cpu_count()} cores for all of them")
-        print(
-            "| layout | processes | seconds a step | peak of one process, MiB | MB sent, counted | foreseen |\n"
-            + "|---" * 6
-            + "|"
-        )
+        print("| layout | processes | seconds a step | peak of one process, MiB | MB sent, counted | foreseen |" + LINE)
         for row in rows:
             print(
                 f"| {row['layout']} | {row['processes']} | {row['seconds']:.2f} | {row['peak_bytes'] / 2**20:.0f} "
@@ -194,9 +191,7 @@ def main() -> None:
             )
         return
     print(
-        "| model | cores | layout | computing, ms | sent: GB in calls, ms | computing share, nothing overlapped |\n"
-        + "|---" * 6
-        + "|"
+        "| model | cores | layout | computing, ms | sent: GB in calls, ms | computing share, nothing overlapped |", LINE
     )
     for row in rows:
         parts = [

@@ -87,7 +87,7 @@ def sent_by_mesh(ready: Ready, batch: Any, recompute: str) -> dict[str, int] | N
     from trnt.parallel import plan, sent
 
     settings, degrees = ready.settings, ready.degrees
-    if not ready.native or degrees.pp > 1 or (degrees.tp > 1 and not settings["sequence_parallel"]):
+    if not ready.native or degrees.pp > 1:
         return None
     setting = sent.Setting(
         degrees,
@@ -96,12 +96,14 @@ def sent_by_mesh(ready: Ready, batch: Any, recompute: str) -> dict[str, int] | N
         batch.global_batch_size // (batch.batch_size * degrees.data),
         settings["fsdp"] == "simple",
         recompute,
-        gathered_bytes=plan.COMPUTE_BYTES[ready.precision],
+        settings["sequence_parallel"],
+        plan.COMPUTE_BYTES[ready.precision],
     )
-    counts = sent.total(sent.sent(ready.entry.size, native_shapes(ready.entry), setting))
+    if not setting.known:
+        return None
     found: dict[str, int] = {}
-    for (mesh, _), count in counts.items():
-        found[mesh] = found.get(mesh, 0) + count.sent_bytes
+    for term in sent.sent(ready.entry.size, native_shapes(ready.entry), setting):
+        found[term.mesh] = found.get(term.mesh, 0) + term.sent_bytes
     return found
 
 

@@ -40,9 +40,8 @@ def test_what_cannot_be_is_named_before_anything_is_written(trnt: Run, tmp_path:
         (("--cluster", "ssh", *BIG), "--hosts"),
         (("--cluster", "k8s", *BIG), "--image"),
     ):
-        done = trnt(
-            "launch", *words, "--file", file, env={"NEURON_LOGICAL_NC_CONFIG": "1"}
-        )  # of this machine, not theirs
+        here = {"NEURON_LOGICAL_NC_CONFIG": "1"}  # this machine's, not that of the machines it writes for
+        done = trnt("launch", *words, "--file", file, env=here)
         assert done.returncode == 2, words
         assert said in done.stderr
         assert "fix:" in done.stderr

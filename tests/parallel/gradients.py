@@ -3,8 +3,8 @@
 JOBS: a JSON file, a list of {"folder": where they go, "words": the words after `trnt`, "stop": the step after which a
 signal comes, "saved_again": the step as which a resumed state is saved as it was loaded}; the last two may be left out.
 Process r writes grads-r.pt and weights-r.pt with the whole tensors of its pipeline stages, and traffic-r.json with what
-it sent in the second step, by process group. A launcher's store cannot be joined twice under the
-same names: every training gets its own.
+it sent in the second step, by process group. A launcher's store cannot be joined twice under the same names: every
+training gets its own.
 """
 
 from __future__ import annotations

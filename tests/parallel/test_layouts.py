@@ -171,16 +171,13 @@ def differences(one: Path, many: Path) -> dict[str, float]:
     return found
 
 
-WITHOUT_FORMULA = ("--no-sequence-parallel",)
-
-
 def unforeseen(place: Path, model: str, processes: int, sharing: int, words: tuple[str, ...]) -> dict[str, Any]:
     """What was sent in the second step and not foreseen, or the other way round: (calls, bytes), counted and foreseen.
 
     By process group and kind, a mean over the processes of a pipeline stage: the router decides what each expert gets,
     and so what goes back, but not how much in all.
     """
-    if any(word in WITHOUT_FORMULA for word in words):
+    if "--no-sequence-parallel" in words:  # no formula
         return {}
     entry, ran = registry.get(model), setting(processes, sharing, words)
     off = {}

@@ -51,6 +51,7 @@ CUT = {
 ADDED = re.compile(r"(norm|gate|wq_a|wkv_a)\.(weight|bias)$")
 BUFFERS = ("expert_bias_E",)  # in the native checkpoint, but never gathered
 LAYER = re.compile(r"^layers\.(\d+)\.")
+QUERIES = ("attention.qkv_linear.wq.weight", "attention.wq_b.weight", "attention.wq.weight")  # a family has one
 FUSED = re.compile(r"qkv_linear\.w[qkv]\.")  # torchtitan holds the three as one parameter
 
 
@@ -72,8 +73,11 @@ class Setting:
     """Of a weight as it is gathered, and of an activation."""
     reduced_bytes: int = 4
     """Of a gradient as it is added up."""
-    loss_chunks: int = 1
-    """Parts in which a loss is computed."""
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a formula: torch's DTensor arranges the backward by sizes where tokens are not shared."""
+        return self.degrees.tp == 1 or self.sequence_parallel
 
     @property
     def microbatches(self) -> int:
@@ -98,25 +102,24 @@ class Term:
     mesh: str
     kind: str
     calls: int
-    handed_bytes: float
+    handed_bytes: int
     """In each call, by this process."""
     processes: int
 
     @property
     def sent_bytes(self) -> int:
         """In all calls."""
-        return self.calls * int(SENT[self.kind](int(self.handed_bytes), self.processes))
+        return self.calls * SENT[self.kind](self.handed_bytes, self.processes)
 
 
 def sent(size: Any, shapes: Shapes, setting: Setting) -> list[Term]:
     """Every term of a process that holds the parameters of these names and whole shapes (a pipeline's: its stages').
 
     Left out are sums of single numbers (losses, norms, counts). What experts exchange depends on the router: the term
-    is the mean over the processes that share them. Raises ValueError for tensor parallelism without sequence
-    parallelism, whose backward torch's DTensor arranges by sizes.
+    is the mean over the processes that share them; of a loss the calls of one chunk. Raises ValueError where the
+    setting is not `known`.
     """
-    degrees = setting.degrees
-    if degrees.tp > 1 and not setting.sequence_parallel:
+    if not setting.known:
         raise ValueError("no formula for tensor parallelism without sequence parallelism")
     held = {name: shape for name, shape in shapes.items() if not name.endswith(BUFFERS)}
     sharing = _simple(size, held, setting) if setting.simple else _fsdp2(size, held, setting)
@@ -146,10 +149,9 @@ def stages(held: Shapes) -> list[list[int]]:
     """The layers of each pipeline stage: neighbouring stages lie on different processes, so a stage is a run."""
     runs: list[list[int]] = []
     for layer in sorted(layers(held)):
-        if runs and layer == runs[-1][-1] + 1:
-            runs[-1].append(layer)
-        else:
-            runs.append([layer])
+        if not runs or layer != runs[-1][-1] + 1:
+            runs.append([])
+        runs[-1].append(layer)
     return runs
 
 
@@ -169,11 +171,10 @@ def part(name: str, shape: tuple[int, ...], setting: Setting, size: Any) -> tupl
     if is_expert(name) and degrees.ep > 1:
         rows[0] //= degrees.ep
         fsdp, mesh = fsdp * degrees.tp // degrees.ep, "efsdp"
-        dimension = int(fsdp * degrees.ep > size.num_experts)
     elif (cut := next((cut for end, cut in CUT.items() if name.endswith(end)), None)) is not None:
         rows[cut] //= degrees.tp
-    if is_expert(name) and degrees.ep == 1:
-        dimension = int(fsdp > size.num_experts)
+    if is_expert(name):
+        dimension = int(fsdp * degrees.ep > size.num_experts)
     share = -(-rows[dimension] // fsdp) * math.prod(rows) // rows[dimension]
     return mesh, fsdp, share, math.prod(rows)
 
@@ -181,12 +182,11 @@ def part(name: str, shape: tuple[int, ...], setting: Setting, size: Any) -> tupl
 def _units(held: Shapes, tied: bool) -> list[tuple[str, list[str], int, bool]]:
     """What FSDP2 gathers at once: (what, names, gathers of a pass, whether the loss reduces a part on its own)."""
     found = [("layers", names, 2, False) for names in layers(held).values()]
-    first = [name for name in ("tok_embeddings.weight",) if name in held]
-    last = [name for name in ("norm.weight", "lm_head.weight") if name in held]
-    if tied:
-        return [*found, ("embedding and head", ["norm.weight", "lm_head.weight"], 1, True)]
-    ends = [("embedding", first, 2, False), ("head", last, 1, True)]
-    return [*found, *(unit for unit in ends if unit[1])]
+    if "tok_embeddings.weight" in held and not tied:
+        found.append(("embedding", ["tok_embeddings.weight"], 2, False))
+    if "lm_head.weight" in held:
+        found.append(("embedding and head" if tied else "head", ["norm.weight", "lm_head.weight"], 1, True))
+    return found
 
 
 def _fsdp2(size: Any, held: Shapes, setting: Setting) -> Iterator[Term]:
@@ -195,8 +195,7 @@ def _fsdp2(size: Any, held: Shapes, setting: Setting) -> Iterator[Term]:
     torchtitan's loss reduces the head's gradient before the backward of the norm, of the same unit, begins: a tied
     head's once more with the embedding's. A pipeline keeps what is gathered, and reduces once a step.
     """
-    replicas, pipelined = setting.degrees.dp_replicate, setting.degrees.pp > 1
-    times = setting.passes
+    replicas, pipelined, times = setting.degrees.dp_replicate, setting.degrees.pp > 1, setting.passes
     for what, names, gathers, loss in _units(held, size.tied):
         by_mesh: dict[str, list[tuple[str, int, int]]] = {}
         for name in names:
@@ -205,9 +204,8 @@ def _fsdp2(size: Any, held: Shapes, setting: Setting) -> Iterator[Term]:
         for mesh, members in by_mesh.items():
             n, share = members[0][1], sum(share for *_, share in members)
             head = sum(share for name, _, share in members if name == "lm_head.weight")
-            twice = (
-                head if size.tied and setting.degrees.tp > 1 else 0
-            )  # torchtitan ties them after `fully_shard` there
+            # under tensor parallelism torchtitan ties them after `fully_shard`, which gathers both
+            twice = head if size.tied and setting.degrees.tp > 1 else 0
             handed = (share + twice) * setting.gathered_bytes
             yield Term(what, mesh, "all-gather", times * (1 if pipelined else gathers), handed, n)
             reduced = [share]
@@ -221,7 +219,7 @@ def _fsdp2(size: Any, held: Shapes, setting: Setting) -> Iterator[Term]:
 
 def _simple(size: Any, held: Shapes, setting: Setting) -> Iterator[Term]:
     """Every parameter on its own, in every forward; a gradient is added up over the replicas before it is cut."""
-    fused: dict[str, list[str]] = {}
+    replicas, fused = setting.degrees.dp_replicate, dict[str, list[str]]()
     for name in held:
         fused.setdefault(FUSED.sub("qkv_linear.wqkv.", name), []).append(name)
     for name, members in fused.items():
@@ -233,7 +231,6 @@ def _simple(size: Any, held: Shapes, setting: Setting) -> Iterator[Term]:
         again |= name == "tok_embeddings.weight" and setting.degrees.tp > 1  # torchtitan's looks at it twice
         yield Term(what, mesh, "all-gather", setting.forwards * (1 + again), share * setting.gathered_bytes, n)
         yield Term(what, mesh, "reduce-scatter", setting.forwards, share * n * setting.reduced_bytes, n)
-        replicas = setting.degrees.dp_replicate
         yield Term(what, "dp_replicate", "all-reduce", setting.forwards, whole * setting.reduced_bytes, replicas)
 
 
@@ -248,29 +245,26 @@ def _tensor(size: Any, held: Shapes, setting: Setting) -> Iterator[Term]:
     moe, every = len(moe_layers(held)), len(layers(held))
     shared = moe if any(".shared_experts." in name for name in held) else 0
     first, last = "tok_embeddings.weight" in held, "lm_head.weight" in held
-    if degrees.ep > 1:  # experts get their tokens by the expert mesh
-        gathers, scatters = 2 * every - moe + shared, 2 * every - moe + shared
-    else:
-        gathers, scatters = 2 * every, 2 * every + shared
-    forward_again = (setting.recompute != "none", setting.recompute == "full")
+    by_ep = degrees.ep > 1  # experts get their tokens by the expert mesh, and shared experts gather their own
+    gathers = 2 * every + by_ep * (shared - moe)
+    scatters = 2 * every + shared - by_ep * moe
     n = setting.forwards
-    gather = n * (gathers * (1 + forward_again[0]) + scatters + first + last)
-    scatter = n * (scatters * (1 + forward_again[1]) + gathers + first + last)
-    if degrees.ep == 1 and moe:
+    gather = n * (gathers * (1 + (setting.recompute != "none")) + scatters + first + last)
+    scatter = n * (scatters * (1 + (setting.recompute == "full")) + gathers + first + last)
+    if not by_ep:
         scores = setting.tokens * size.top_k * 4
         yield Term("router's scores", "tp", "reduce-scatter", n * moe, scores, t)
         if setting.rows // setting.microbatches > 1:  # DTensor cuts rows there, and the way back cuts tokens
             gather += n * moe
-    yield Term("tokens", "tp", "all-gather", gather, whole / t, t)
+    yield Term("tokens", "tp", "all-gather", gather, whole // t, t)
     yield Term("tokens", "tp", "reduce-scatter", scatter, whole, t)
     times = setting.passes if degrees.pp == 1 else 1
     for name, shape in held.items():
         if ADDED.search(name):
             yield Term("whole weights", "tp", "all-reduce", times, math.prod(shape) * setting.reduced_bytes, t)
     if last:
-        chunks = setting.loss_chunks
-        yield Term("loss", "tp", "all-reduce", 3 * n * chunks, setting.tokens * 4 // chunks, t)
-    if degrees.ep > 1:
+        yield Term("loss", "tp", "all-reduce", 3 * n, setting.tokens * 4, t)
+    if by_ep:
         yield Term("counts", "tp", "all-reduce", 2 * n * moe, size.num_experts * 4, t)
 
 
@@ -281,14 +275,11 @@ def _context(size: Any, held: Shapes, setting: Setting) -> Iterator[Term]:
     ways = 3 if setting.recompute == "full" else 2
     for names in layers(held).values():
         rows = {name.split(".", 2)[2]: held[name] for name in names}
-        out = rows["attention.wo.weight"][1]
-        q = rows.get(
-            "attention.qkv_linear.wq.weight", rows.get("attention.wq_b.weight", rows.get("attention.wq.weight"))
-        )
-        assert q is not None
-        kv = [rows[f"attention.qkv_linear.{w}.weight"][0] * repeated if "attention.qkv_linear.wk.weight" in rows
-              else width for w, width in (("wk", q[0]), ("wv", out))]  # fmt: skip
-        for what, width in (("queries", q[0]), ("keys", kv[0]), ("values", kv[1]), ("results", out)):
+        q, out = next(rows[name][0] for name in QUERIES if name in rows), rows["attention.wo.weight"][1]
+        k, v = q, out  # DeepSeek's latent attention: as many heads of keys as of queries, of values as of results
+        if "attention.qkv_linear.wk.weight" in rows:
+            k, v = (rows[f"attention.qkv_linear.{name}.weight"][0] * repeated for name in ("wk", "wv"))
+        for what, width in (("queries", q), ("keys", k), ("values", v), ("results", out)):
             handed = setting.tokens * width // tp * setting.gathered_bytes
             yield Term(what, "cp", "all-to-all", n * ways, handed, cp)
     if setting.degrees.pp > 1:  # a stage makes its own document boundaries
@@ -298,8 +289,6 @@ def _context(size: Any, held: Shapes, setting: Setting) -> Iterator[Term]:
 def _expert(size: Any, held: Shapes, setting: Setting) -> Iterator[Term]:
     """Counts, tokens to experts, results back; the backward the two ways of the tokens."""
     ep, n = setting.degrees.ep, setting.forwards * len(moe_layers(held))
-    if ep == 1:
-        return
     forwards = 2 if setting.recompute == "full" else 1
     tokens = setting.tokens // setting.degrees.tp * size.top_k * size.hidden_size * setting.gathered_bytes
     yield Term("tokens of experts", "ep", "all-to-all", n * (2 * forwards + 2), tokens, ep)
@@ -308,9 +297,6 @@ def _expert(size: Any, held: Shapes, setting: Setting) -> Iterator[Term]:
 
 def _pipeline(size: Any, held: Shapes, setting: Setting) -> Iterator[Term]:
     """Activations to the next stage, their gradients to the one before."""
-    if setting.degrees.pp == 1:
-        return
-    runs = stages(held)
-    ends = (2 * len(runs)) - ("tok_embeddings.weight" in held) - ("lm_head.weight" in held)
+    ends = 2 * len(stages(held)) - ("tok_embeddings.weight" in held) - ("lm_head.weight" in held)
     handed = setting.tokens // setting.degrees.tp * size.hidden_size * setting.gathered_bytes
     yield Term("activations", "pp", "send", setting.forwards * ends, handed, setting.degrees.pp)
