@@ -191,7 +191,8 @@ def main() -> None:
             )
         return
     print(
-        "| model | cores | layout | computing, ms | sent: GB in calls, ms | computing share, nothing overlapped |", LINE
+        "| model | cores | layout | computing, ms | sent: GB in calls, ms | computing share, nothing overlapped |"
+        + LINE
     )
     for row in rows:
         parts = [
