@@ -11,6 +11,8 @@ activation checkpointing; the transformers loop its fastest experts (`grouped_mm
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import functools
 import json
 import os
 import statistics
@@ -23,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 SEQ_LEN, VOCAB = 256, 2048
-STEPS = {"trnt": 12, "transformers": 12, "torchtitan": 3}
+STEPS = {"trnt": 12, "trnt --compile inductor": 12, "transformers": 12, "torchtitan": 3}
 LR = 1e-3
 
 
@@ -114,8 +116,8 @@ def titan_step(trainer: Any) -> Callable[[Any, Any], Any]:
     return step
 
 
-def run_trnt(model: str, count: int) -> dict[str, Any]:
-    from trnt import config, device, launch, ready, runs
+def run_trnt(model: str, count: int, compiled: str = "none") -> dict[str, Any]:
+    from trnt import compiling, config, device, launch, ready, runs
     from trnt.assemble import assemble
     from trnt.models import qwen3
     from trnt.models.registry import ModelEntry
@@ -124,9 +126,12 @@ def run_trnt(model: str, count: int) -> dict[str, Any]:
 
     out = tempfile.mkdtemp()
     given = {"seq_len": SEQ_LEN, "batch_size": 1, "steps": 1000, "lr": LR, "warmup": 0, "out": out, "device": "cpu"}
+    if compiled != "none":
+        given["compile"] = compiled
+        compiling.keep()
     checked = ready.prepare(config.resolve(given, environment={}))
     entry = ModelEntry(f"debug-{model}", qwen3, size_of(model))
-    checked = ready.Ready(checked.settings, entry, checked.tokens, checked.kind, checked.precision)
+    checked = dataclasses.replace(checked, beginning=dataclasses.replace(checked.beginning, entry=entry))
     tree = assemble(checked, runs.Start(Path(out), resume=False), Choice())
     result: dict[str, Any] = {}
 
@@ -206,7 +211,12 @@ def run_transformers(model: str, count: int) -> dict[str, Any]:
     return {**timed(step, count), "peak_bytes": device.peak_memory_bytes()}
 
 
-CONTENDERS = {"trnt": run_trnt, "transformers": run_transformers, "torchtitan": run_torchtitan}
+CONTENDERS = {
+    "trnt": run_trnt,
+    "trnt --compile inductor": functools.partial(run_trnt, compiled="inductor"),
+    "transformers": run_transformers,
+    "torchtitan": run_torchtitan,
+}
 
 
 def machine() -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import subprocess
 import sys
@@ -22,6 +24,21 @@ def test_a_benchmark_explains_itself(script: Path) -> None:
 def test_performance_names_every_benchmark() -> None:
     text = (Path(__file__).parent.parent / "docs" / "performance.md").read_text()
     assert not [script.name for script in SCRIPTS if script.name not in text]
+
+
+@pytest.mark.slow
+def test_the_contenders_of_a_training_step_are_the_same_step() -> None:
+    """They reach into trnt's and torchtitan's trainers, which change. transformers starts from other random weights."""
+    script = next(script for script in SCRIPTS if script.stem == "train_cpu")
+    losses = {}
+    for name in ("trnt", "trnt --compile inductor", "transformers", "torchtitan"):
+        command = [sys.executable, str(script), "--contender", name, "--model", "dense", "--steps", "2"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        losses[name] = json.loads(done.stdout.splitlines()[-1])["losses"]
+    eager = losses["trnt"]
+    assert losses["trnt --compile inductor"] == pytest.approx(eager, rel=1e-5)  # sums in another order
+    assert all(abs(loss[0] - math.log(2048)) < 0.3 and loss[1] < loss[0] for loss in losses.values())
 
 
 @pytest.mark.slow

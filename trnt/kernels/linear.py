@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.distributed.tensor import DTensor
 
 from trnt import device
 
@@ -39,6 +40,21 @@ class _Linear(torch.autograd.Function):
         return dx, None, dy_TF.sum(0) if ctx.needs_input_grad[2] else None
 
 
+class _Product(torch.autograd.Function):
+    """The same, its gradients returned: for torch.compile, which calls MKL for every product of a training step."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight_FD: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight_FD)
+        return matmul.times_transposed(x.flatten(0, -2), weight_FD).view(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, *grad: Any) -> Any:
+        x, weight_FD = ctx.saved_tensors
+        x_TD, dy_TF = x.flatten(0, -2), grad[0].flatten(0, -2)
+        return matmul.times(dy_TF, weight_FD).view(x.shape), matmul.transposed_times(dy_TF, x_TD)
+
+
 class Linear(TitanLinear):
     """torchtitan's linear layer; an owned weight's gradient is written in place."""
 
@@ -51,6 +67,12 @@ class Linear(TitanLinear):
         weight = self._parameters.get("weight")  # not self.weight: SimpleFSDP gathers it at every look
         if weight is not None and torch.is_grad_enabled() and grads.usable(weight):
             return _Linear.apply(input, weight, self.bias)
+        if torch.compiler.is_compiling():
+            weight = self.weight
+            if not isinstance(weight, DTensor) and matmul.fast(weight):
+                y = _Product.apply(input, weight)
+                return y if self.bias is None else y + self.bias
+            return F.linear(input, weight, self.bias)
         return super().forward(input)
 
 
