@@ -46,6 +46,8 @@ LEVELS = {
     "trnt.converting": 6,
     "trnt.verifying": 6,
     "trnt.exporting": 8,
+    "trnt.benching": 7,
+    "trnt.benched": 8,
     "trnt.commands": 9,
     "trnt.cli": 10,
     "trnt.__main__": 11,

@@ -39,6 +39,7 @@ COMMANDS: dict[str, Command] = {
     "convert": Command("trnt.commands.convert", "Turn a checkpoint into torch DCP or Hugging Face files, streamed"),
     "verify": Command("trnt.commands.verify", "Read a checkpoint through: checksums, NaN, differences from another"),
     "export": Command("trnt.commands.export", "Write a trained model as a Hugging Face folder"),
+    "bench": Command("trnt.commands.bench", "Measure the kernels against a reference and this machine's limits"),
     "completion": Command("trnt.commands.completion", "Print the completion script for bash, zsh or fish"),
 }
 EXAMPLES = """\

@@ -1,0 +1,1 @@
+"""What `trnt bench` measures: cases of kernels, checkpoints and data, against a reference and this machine's peaks."""
