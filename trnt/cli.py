@@ -48,7 +48,8 @@ Examples:
   trnt train --recipe laptop
   trnt train --model qwen3-tiny --data notes/ --steps 200 --out runs/notes
   trnt export --to hf
-  trnt convert Qwen/Qwen3-0.6B checkpoints/qwen3-0.6b"""
+  trnt convert Qwen/Qwen3-0.6B checkpoints/qwen3-0.6b
+  trnt bench"""
 COMPLETE = "_TRNT_COMPLETE"  # the variable in which completion scripts ask
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 WIDTH = 110  # of help, whatever the terminal: wrapped text stays readable, piped text is never cut

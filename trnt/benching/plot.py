@@ -30,12 +30,16 @@ def draw(found: Mapping[str, Any], path: Path) -> int:
         mine = [(x, row) for x, row in zip(at, rows, strict=True) if row["kernels"] == name]
         speeds = [row["flops_per_s"] / 1e9 for _, row in mine]
         axes.loglog([x for x, _ in mine], speeds, "o", color=COLOURS[number % len(COLOURS)], label=name)
+    above: list[tuple[float, float]] = []
     for name in sorted({row["name"] for row in rows}):
         same = [(x, row["flops_per_s"] / 1e9) for x, row in zip(at, rows, strict=True) if row["name"] == name]
         below = name.endswith("-backward")  # a forward and its backward lie near each other
         x, y = (min if below else max)(same, key=lambda point: point[1])
-        shift = (0, -14 if below else 7)
-        axes.annotate(name, (x, y), xytext=shift, textcoords="offset points", ha="center", fontsize=8)
+        crowded = any(x / 3 < left <= x and y / 1.5 < up < y * 1.5 for left, up in above)
+        shift, side = ((8, -3), "left") if crowded and not below else ((0, -14 if below else 7), "center")
+        axes.annotate(name, (x, y), xytext=shift, textcoords="offset points", ha=side, fontsize=8)
+        if not below:
+            above.append((x, y))
     axes.set_xlim(low, high)
     axes.set_xlabel("FLOP per byte that has to be moved")
     axes.set_ylabel("GFLOP/s")
