@@ -100,3 +100,28 @@ def test_nothing_is_replaced_unasked(tmp_path: Path) -> None:
     assert kept.read_text() == "mine"
     bench("route", save=kept, force=True)
     assert json.loads(kept.read_text())["cases"]
+
+
+def test_predictions(trnt: Any) -> None:
+    words = ("bench", "--predict", "trn2", "--model", "qwen3-tiny-moe", "--tokens", "16")
+    done = trnt(*words)
+    assert done.returncode == 0, done.stderr
+    assert "not measured: not run on hardware" in done.stdout
+    assert [line.split()[0] for line in done.stdout.splitlines()[2:]] == [
+        "experts-forward",
+        "experts-backward",
+        "route",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cases", "generation", "model", "said"),
+    [
+        (["route"], "trn9", "qwen3-tiny-moe", "unknown generation"),
+        (["loss"], "trn2", "qwen3-tiny-moe", "loss has no NKI kernel"),
+        ([], "trn2", "qwen3-tiny", "has no NKI kernel"),
+    ],
+)
+def test_what_cannot_be_predicted(cases: list[str], generation: str, model: str, said: str) -> None:
+    with pytest.raises(TrntError, match=said):
+        benched.predict(cases, model=model, experts=None, tokens=16, dtype="bf16", generation=generation)

@@ -77,10 +77,7 @@ def bench(
     force: bool = False,
 ) -> Found:
     """Run the cases. Raises UsageError or TrntError for what cannot be asked, before anything is measured."""
-    entry = entry_of(model, experts)
-    chosen = names.chosen(cases, experts=bool(entry.size.num_experts))
-    if dtype not in names.DTYPES:
-        raise unknown("dtype", dtype, names.DTYPES)
+    entry, chosen = what(cases, model, experts, dtype)
     if device not in ("auto", "cpu", "cuda", "neuron"):
         raise unknown("device", device, ("auto", "cpu", "cuda", "neuron"))
     if not seconds > 0:
@@ -123,3 +120,52 @@ def bench(
         said, found.worse = report.compare(found.result, then)
         found.said += said
     return found
+
+
+def what(cases: Sequence[str], model: str, experts: int | None, dtype: str) -> tuple[registry.ModelEntry, list[str]]:
+    """The model and the cases that are meant. Raises UsageError."""
+    entry = entry_of(model, experts)
+    chosen = names.chosen(cases, experts=bool(entry.size.num_experts))
+    if dtype not in names.DTYPES:
+        raise unknown("dtype", dtype, names.DTYPES)
+    return entry, chosen
+
+
+def predict(
+    cases: Sequence[str], *, model: str, experts: int | None, tokens: int | None, dtype: str, generation: str
+) -> list[dict[str, Any]]:
+    """What the NKI kernels of the cases would cost on one core of a generation. Raises UsageError or TrntError."""
+    from trnt.kernels import hardware
+
+    entry, chosen = what(cases, model, experts, dtype)
+    if generation not in hardware.CORES:
+        raise unknown("generation", generation, hardware.CORES)
+    able = [name for name in chosen if "nki" in names.CASES[name].kernels]
+    if (cases and len(able) < len(chosen)) or not able:
+        without = next(name for name in chosen if name not in able)
+        raise UsageError(f"{without} has no NKI kernel to predict", "'trnt bench --list' says which have one")
+
+    from trnt.benching import run
+
+    run.ready("cpu")
+    run.check_memory(entry, able, tokens)
+    from trnt.benching import predict
+
+    rows = []
+    with console.progress("predict", len(able)) as ticker:
+        for row in predict.rows(entry, able, generation, dtype, tokens):
+            rows.append(row)
+            ticker.advance(1, row["name"])
+    return rows
+
+
+def predicted_text(rows: list[dict[str, Any]]) -> str:
+    """For people."""
+    from trnt.benching import predict
+
+    first = rows[0]
+    head = (
+        f"predicted for one core of {first['generation']} ({first['sizes']['model']}, {first['sizes']['num_experts']} "
+        f"experts, {first['dtype']}), not measured: not run on hardware"
+    )
+    return f"{head}\n{predict.table(rows)}"

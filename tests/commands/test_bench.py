@@ -46,3 +46,9 @@ def test_a_typo(trnt: Any) -> None:
     done = trnt("bench", "exprts")
     assert done.returncode == 2
     assert "did you mean 'experts" in done.stderr
+
+
+def test_a_prediction_is_not_compared(trnt: Any) -> None:
+    done = trnt("bench", "route", "--predict", "trn2", "--compare", "x.json")
+    assert done.returncode == 2
+    assert "--predict goes without" in done.stderr

@@ -22,13 +22,19 @@ def command(
     tokens: Annotated[
         int | None, typer.Option("--tokens", help="Tokens of each case  [default: the case's own]", metavar="N")
     ] = None,
-    dtype: Annotated[str, typer.Option("--dtype", help="fp32 or bf16")] = "fp32",
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", help="fp32 or bf16  [default: fp32; bf16 to predict]", metavar="NAME")
+    ] = None,
     kernels: Annotated[
         str | None,
         typer.Option("--kernels", help="Any of cpu,torch,nki,nki-sim  [default: trnt's fastest]", metavar="LIST"),
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or neuron")] = "auto",
     seconds: Annotated[float, typer.Option("--seconds", help="Time for the repeats of each case")] = 1.0,
+    predict: Annotated[
+        str | None,
+        typer.Option("--predict", help="Predict, not measure, the NKI kernels on trn1, trn2 or trn3", metavar="NAME"),
+    ] = None,
     list_: Annotated[bool, typer.Option("--list", help="The cases, and stop")] = False,
     save: Annotated[Path | None, typer.Option("--save", help="Keep the result in a file", metavar="FILE")] = None,
     compare: Annotated[
@@ -49,11 +55,16 @@ def command(
     torch's own; nki-sim interprets the NKI kernels, whose time then says nothing. Exit code 1 when a result is wrong or
     slower than in --compare.
 
+    --predict interprets the NKI kernels, counts their instructions and bytes, and puts them on the engines' timelines
+    with documented rates: a prediction of one core, not a measurement, and not run on hardware. It takes minutes at
+    large sizes.
+
     Examples:
       trnt bench
       trnt bench experts --kernels cpu,torch --tokens 1024
       trnt bench --save before.json
       trnt bench --compare before.json --plot roofline.png
+      trnt bench experts --predict trn2 --experts 8
     """
     from trnt.benching import names, report
 
@@ -65,12 +76,27 @@ def command(
         return
     from trnt import benched
 
+    if predict is not None:
+        if any(given is not None for given in (kernels, save, compare, plot)) or device != "auto":
+            raise errors.UsageError(
+                "--predict goes without --kernels, --device, --save, --compare and --plot", "leave them out"
+            )
+        rows = benched.predict(
+            cases or [], model=model, experts=experts, tokens=tokens, dtype=dtype or "bf16", generation=predict
+        )
+        if json_:
+            console.result_json({"predicted": True, "cases": rows})
+        else:
+            console.result(benched.predicted_text(rows))
+        if not all(row["correct"] for row in rows):
+            raise typer.Exit(errors.FAILED)
+        return
     found = benched.bench(
         cases or [],
         model=model,
         experts=experts,
         tokens=tokens,
-        dtype=dtype,
+        dtype=dtype or "fp32",
         kernels=kernels,
         device=device,
         seconds=seconds,

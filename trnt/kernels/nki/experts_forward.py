@@ -169,10 +169,14 @@ def experts_forward(
         nisa.dma_copy(dst=out, src=b2_ED[e : e + 1, :])
         return gate, up, out
 
-    def block(i, e, kept, bias):
+    def arriving(i, t):
+        return gather_rows(x_TD, load_column(token_NB, i, t, nl.int32), dtype)
+
+    def block(i, e, kept, bias, early):
+        """early: the first 128 rows, already on their way, or nothing."""
         xT = nl.ndarray((P, nD, B), dtype=dtype, buffer=nl.sbuf)
         for t in range(B // P):
-            transpose_rows(xT, gather_rows(x_TD, load_column(token_NB, i, t, nl.int32), dtype), t * P)
+            transpose_rows(xT, early[t] if t < len(early) else arriving(i, t), t * P)
         hT = nl.ndarray((P, nF, B), dtype=dtype, buffer=nl.sbuf)
         if save:
             saved = nl.ndarray((P, 2, nF, B), dtype=dtype, buffer=nl.sbuf)
@@ -225,17 +229,20 @@ def experts_forward(
     coming = load(0) if resident else None
     for e in range(E):
         kept = coming
+        begin, second, end = nisa.register_alloc(), nisa.register_alloc(), nisa.register_alloc()
+        nisa.register_load(begin, bounds_E3[e : e + 1, 0])
+        nisa.register_load(second, bounds_E3[e : e + 1, 1])
+        nisa.register_load(end, bounds_E3[e : e + 1, 2])
+        early = [arriving(begin, 0)]  # before the next expert's weights, which keep the queue busy
         if resident and ahead and e + 1 < E:
             coming = load(e + 1)
         bias = biases(e) if has_bias else None
-        begin, end = nisa.register_alloc(), nisa.register_alloc()
-        nisa.register_load(begin, bounds_E3[e : e + 1, 0])
-        nisa.register_load(end, bounds_E3[e : e + 1, 2])
+        block(begin, e, kept, bias, early)
 
         def body(i):
-            block(i, e, kept, bias)
+            block(i, e, kept, bias, [])
 
-        nl.fori_loop(begin, end, body)
+        nl.fori_loop(second, end, body)
         if resident and not ahead and e + 1 < E:
             coming = load(e + 1)
     add_up(out_TD, rows_NBD.reshape((N * B, D)), position_TK)

@@ -69,22 +69,33 @@ def transpose_rows(dst_PkB, rows_PD, first):
 
 
 def add_up(out_TD, rows_ND, position_TK):
-    """out[t] = the sum over k of rows[position[t, k]], in fp32, in the order of k: no two writers, no scatter."""
+    """out[t] = the sum over k of rows[position[t, k]], in fp32, in the order of k: no two writers, no scatter.
+
+    Up to eight tiles of tokens at once: one tile's additions wait for each other.
+    """
     T, K = position_TK.shape
     D = out_TD.shape[1]
-    for _, begin, size in parts(T, P):
-        where = nl.ndarray((size, K), dtype=nl.int32, buffer=nl.sbuf)
-        nisa.dma_copy(dst=where, src=position_TK[begin : begin + size, :])
-        total = nl.ndarray((size, D), dtype=nl.float32, buffer=nl.sbuf)
+    size = 2 if out_TD.dtype == nl.bfloat16 else 4
+    together = max(1, min(8, (nl.tile_size.sbuf_fmax_bytes - SLACK) // (D * (4 + size))))
+    for _, first, count in parts(T, together * P):
+        tiles = []
+        for _, at, height in parts(count, P):
+            begin = first + at
+            where = nl.ndarray((height, K), dtype=nl.int32, buffer=nl.sbuf)
+            nisa.dma_copy(dst=where, src=position_TK[begin : begin + height, :])
+            total = nl.ndarray((height, D), dtype=nl.float32, buffer=nl.sbuf)
+            tiles.append((begin, height, where, total))
         for k in range(K):
-            row = rows_ND.ap(pattern=[[D, size], [1, D]], vector_offset=where[:, k : k + 1], indirect_dim=0)
-            if k == 0:
-                nisa.dma_copy(dst=total, src=row)
-            else:
-                nisa.dma_compute(dst=total, srcs=[total, row], reduce_op=nl.add)
-        result = nl.ndarray((size, D), dtype=out_TD.dtype, buffer=nl.sbuf)
-        nisa.tensor_copy(dst=result, src=total)
-        nisa.dma_copy(dst=out_TD[begin : begin + size, :], src=result)
+            for _, height, where, total in tiles:
+                row = rows_ND.ap(pattern=[[D, height], [1, D]], vector_offset=where[:, k : k + 1], indirect_dim=0)
+                if k == 0:
+                    nisa.dma_copy(dst=total, src=row)
+                else:
+                    nisa.dma_compute(dst=total, srcs=[total, row], reduce_op=nl.add)
+        for begin, height, _, total in tiles:
+            result = nl.ndarray((height, D), dtype=out_TD.dtype, buffer=nl.sbuf)
+            nisa.tensor_copy(dst=result, src=total)
+            nisa.dma_copy(dst=out_TD[begin : begin + height, :], src=result)
 
 
 def expert_rows(w_EFD, expert, F, first, step):
@@ -99,11 +110,18 @@ def load_wide(dst_PkC, source, begin, size):
 
 
 def load_transposed(dst_PkC, source, begin, size):
-    """dst[p, k, c] = source[begin + c, 128 k + p]: columns on the partitions, by DMA transpose."""
-    for k, at, height in parts(source.shape[1], P):
-        nisa.dma_transpose(
-            dst=dst_PkC[0:height, k, 0:size], src=source[begin : begin + size, at : at + height], axes=(1, 0)
-        )
+    """dst[p, k, c] = source[begin + c, 128 k + p]: columns on the partitions, by DMA transpose.
+
+    All whole tiles of 128 columns in one transfer, so that each partition gets one long run; the rest in another.
+    """
+    width = source.shape[1]
+    full = width // P
+    if full > 0:
+        tiles = source[begin : begin + size, 0 : full * P].reshape_dim(1, (full, P))
+        nisa.dma_transpose(dst=dst_PkC[:, 0:full, 0:size], src=tiles, axes=(2, 1, 0))
+    if width % P > 0:
+        rest = source[begin : begin + size, full * P : width]
+        nisa.dma_transpose(dst=dst_PkC[0 : width % P, full, 0:size], src=rest, axes=(1, 0))
 
 
 def load_bias(bias, F, dtype):

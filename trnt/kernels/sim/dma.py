@@ -73,7 +73,7 @@ def put(value: NkiTensor, flat: np.ndarray, valid: np.ndarray, values: Any) -> N
 
 
 def read_rows(src: NkiTensor, valid: np.ndarray) -> np.ndarray:
-    machine().touch(src.storage)
+    machine().used(src.storage, -1, writes=False)
     if src.storage.state is not None:
         state = take(src, src.storage.state, valid)
         if state.size and state.min() == 0:
@@ -93,7 +93,7 @@ def write_rows(dst: NkiTensor, valid: np.ndarray, values: np.ndarray, *, adding:
     index = dst.rows.index[valid]
     if len(np.unique(index)) != len(index):
         refuse("duplicates", "two partitions write one row")
-    machine().touch(dst.storage)
+    machine().used(dst.storage, -1, writes=True)
     if dst.storage.state is not None:
         if not adding:
             once(dst, take(dst, dst.storage.state, valid))
@@ -113,9 +113,25 @@ def write_plain(dst: NkiTensor, values: np.ndarray, *, adding: bool = False) -> 
         dst._array(storage.state)[...] = CLEARED
 
 
-def moved(dst: NkiTensor, name: str = "dma_copy") -> None:
-    size = numerics.size(dst.dtype)
-    machine().issue(name, "dma", dst.shape[0], dst.free, dst.dtype, dst.size * size)
+def together(value: NkiTensor) -> int:
+    """Bytes that lie together at the end of a view's pattern; on chip within a partition."""
+    count = 1
+    first = 1 if value.on_chip or value.rows is not None else 0
+    for size, stride in reversed(list(zip(value.shape, value.strides, strict=True))[first:]):
+        if size > 1 and stride != count:
+            break
+        count *= size
+    return count * numerics.size(value.dtype)
+
+
+def moved(dst: NkiTensor, src: NkiTensor, name: str = "dma_copy", *, again: bool = False) -> None:
+    """Count a transfer. again: HBM is read and written; a transpose is read as wide as its rows arrive."""
+    outside = dst if not dst.on_chip else src
+    chip = dst if dst.on_chip else src
+    size = dst.size * numerics.size(outside.dtype) * (2 if again else 1)
+    found = [together(one) for one in ((dst,) if name == "dma_transpose" else (dst, src)) if one.size > 1]
+    rows = chip.shape[0] if chip.on_chip else min(128, max(1, dst.size // max(1, together(dst))))
+    machine().issue(name, "dma", rows, dst.free, dst.dtype, size, min(found, default=numerics.size(dst.dtype)))
 
 
 @instruction
@@ -152,7 +168,7 @@ def dma_copy(
         write_rows(dst, valid, cast(values, src, dst), adding=False)
     else:
         write_plain(dst, cast(src.read(), src, dst))
-    moved(dst)
+    moved(dst, src)
 
 
 def cast(values: np.ndarray, src: NkiTensor, dst: NkiTensor) -> np.ndarray:
@@ -163,7 +179,7 @@ def partly(dst: NkiTensor, valid: np.ndarray, values: np.ndarray) -> None:
     """Write the rows that exist; the others of the tile keep what they hold."""
     if len(valid) != dst.shape[0]:
         refuse("dma", f"{len(valid)} picked rows into {list(dst.shape)}: one row per partition")
-    machine().touch(dst.storage)
+    machine().used(dst.storage, dst.offset, writes=True)
     array = dst.values()
     array[valid] = numerics.down(values, dst.dtype).reshape(array[valid].shape)
     if dst.storage.state is not None:
@@ -212,7 +228,7 @@ def dma_compute(
             valid = valid_rows(picked[0], oob_mode)
             total = numerics.up(other.read()).reshape(len(valid), -1)[valid]
             partly(dst, valid, total + numerics.up(read_rows(picked[0], valid)))
-    moved(dst, "dma_compute")
+    moved(dst, next(s for s in srcs if s.storage is not dst.storage), "dma_compute", again=not dst.on_chip)
 
 
 @instruction
@@ -253,4 +269,4 @@ def dma_transpose(
         dst.write(read_rows(src, valid).T)
     else:
         dst.write(src.read().transpose(wanted))
-    moved(dst, "dma_transpose")
+    moved(dst, src, "dma_transpose")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,8 @@ class Storage:
     address: tuple[int, int] | None = None
     """(first partition, first byte within it) where the kernel placed it by hand."""
     dead: bool = False
+    number: int = -1
+    """In the order of making; -1 for a kernel's inputs."""
     by_matmul: np.ndarray | None = None  # PSUM only
 
     @property
@@ -71,6 +73,14 @@ class Loop:
     touched: dict[int, Storage] = field(default_factory=dict)
 
 
+class Use(NamedTuple):
+    """One access of an instruction. storage: its number; offset: of the first element, -1 for rows picked by index."""
+
+    storage: int
+    offset: int
+    writes: bool
+
+
 @dataclass(frozen=True)
 class Issued:
     """One instruction as the cost model wants it. rows: partitions; columns: elements of each."""
@@ -82,6 +92,13 @@ class Issued:
     moved: int
     """Bytes that a DMA moves, or 0."""
     dtype: str
+    uses: tuple[Use, ...] = ()
+    narrow: bool = False
+    """Whether every tile is 16-bit, and in the state buffer."""
+    half: bool = False
+    """Whether every tile is 16-bit, one of them in PSUM."""
+    run: int = 0
+    """Bytes that a DMA finds together, on either side."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +120,9 @@ class Machine:
         self.lives: list[Life] = []
         self.loops: list[Loop] = []
         self.issued: list[Issued] = []
+        self.accesses: list[tuple[Storage, int, bool]] = []
+        self.sizes: list[tuple[str, int]] = []  # of each storage by its number: buffer, bytes per partition
+        self.trips: list[int] = []  # instructions before each trip of a run-time loop, and before what follows the loop
         self.placed: list[Storage] = []
         self.scalar_sums: np.ndarray | None = None  # the scalar engine's reduce registers
 
@@ -124,6 +144,8 @@ class Machine:
         data.fill(4 if dtype in numerics.INTEGERS else (False if dtype == "bool" else np.nan))
         first_trip = all(loop.trip == 0 for loop in self.loops)
         made = Storage(tuple(shape), dtype, buffer, name, where, data, np.zeros(count, np.uint8), len(self.loops))
+        made.number = len(self.sizes)
+        self.sizes.append((buffer, made.bytes_per_partition))
         if buffer == "psum":
             made.by_matmul = np.zeros(count, np.uint8)
         if address is not None and on_chip:
@@ -144,6 +166,11 @@ class Machine:
             refuse("sbuf", f"one tensor of {size:,} bytes per partition: {core.name} has {core.sbuf_usable:,}")
         if made.buffer == "psum" and size > core.psum_banks * core.psum_bank_bytes:
             refuse("banks", f"one tensor of {size:,} bytes per partition: PSUM has {core.psum_banks} x 2,048")
+
+    def used(self, storage: Storage, offset: int, *, writes: bool) -> None:
+        """An instruction's access, for its dependencies."""
+        self.touch(storage)
+        self.accesses.append((storage, offset, writes))
 
     def touch(self, storage: Storage) -> None:
         if storage.dead:
@@ -169,14 +196,22 @@ class Machine:
             if partitions and mine[1] < before and theirs[1] < after:
                 other.state.fill(EMPTY)
 
-    def issue(self, name: str, engine: str, rows: int, columns: int, dtype: str, moved: int = 0) -> None:
-        self.issued.append(Issued(name, engine, rows, columns, moved, dtype))
+    def issue(self, name: str, engine: str, rows: int, columns: int, dtype: str, moved: int = 0, run: int = 0) -> None:
+        tiles = [storage for storage, _, _ in self.accesses if storage.on_chip]
+        short = all(numerics.size(tile.dtype) == 2 for tile in tiles)
+        psum = any(tile.buffer == "psum" for tile in tiles)
+        uses = tuple(Use(storage.number, offset, writes) for storage, offset, writes in self.accesses)
+        self.accesses.clear()
+        self.issued.append(
+            Issued(name, engine, rows, columns, moved, dtype, uses, short and not psum, short and psum, run)
+        )
 
     @contextmanager
     def loop(self) -> Iterator[Loop]:
         """A run-time loop: its tensors end with it, those used in it live until then."""
         loop = Loop()
         self.loops.append(loop)
+        self.trips.append(len(self.issued))
         try:
             yield loop
         finally:
@@ -191,6 +226,7 @@ class Machine:
             storage.dead = True
         loop.made.clear()
         loop.trip += 1
+        self.trips.append(len(self.issued))
 
     def peak(self) -> Peak:
         """The most bytes and banks alive at one time. Raises Refused where that is more than there is."""

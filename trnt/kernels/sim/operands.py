@@ -43,6 +43,7 @@ def instruction(function: Callable[..., None]) -> Callable[..., NkiInstruction]:
         outer, Site.instruction = Site.instruction, function.__name__
         try:
             machine().now += 1
+            machine().accesses.clear()
             function(*args, **options)
         except TypeError as error:
             if "argument" not in str(error):

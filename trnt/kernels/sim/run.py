@@ -26,6 +26,10 @@ class Report:
 
     peak: Peak
     issued: list[Issued]
+    sizes: list[tuple[str, int]]
+    """Buffer and bytes per partition of every tensor, by its number."""
+    trips: list[int]
+    """How many instructions came before each trip of a run-time loop, and before what follows the loop."""
 
 
 class Kernel:
@@ -64,7 +68,7 @@ class Kernel:
             peak = run.peak()
         finally:
             RUNNING.pop()
-        self.report = Report(peak, run.issued)
+        self.report = Report(peak, run.issued, run.sizes, run.trips)
         back = to_torch if torch_used else (lambda array: array)
         if isinstance(result, (tuple, list)):
             return tuple(back(out(value)) for value in result)

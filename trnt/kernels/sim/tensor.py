@@ -315,7 +315,7 @@ class NkiTensor:
     def read(self) -> np.ndarray:
         """The elements, for an instruction: refused where one was never written."""
         storage = self.storage
-        machine().touch(storage)
+        machine().used(storage, self.offset, writes=False)
         if storage.state is not None:
             state = self._array(storage.state)
             if state.size and state.min() == 0:
@@ -327,7 +327,7 @@ class NkiTensor:
     def write(self, values: np.ndarray, *, by_matmul: bool = False) -> None:
         """Round to the dtype and store, for an instruction."""
         storage = self.storage
-        machine().touch(storage)
+        machine().used(storage, self.offset, writes=True)
         target = self.values()
         target[...] = numerics.down(values, self.dtype).reshape(target.shape)
         if storage.state is not None:
