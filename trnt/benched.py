@@ -9,6 +9,7 @@ from typing import Any
 
 from trnt import console
 from trnt.benching import names, report
+from trnt.checkpoint.written import refuse_existing
 from trnt.errors import UsageError, unknown
 from trnt.models import registry
 
@@ -85,7 +86,7 @@ def bench(
     then = report.load(compare) if compare else None
     for path in (save, plot):
         if path is not None:
-            report.refuse_existing(path, force=force)
+            refuse_existing(path, force=force, what="file")
             if not path.parent.is_dir():
                 raise UsageError(f"there is no folder {path.parent}", "make it, or name another file")
     if plot is not None and plot.suffix.lower() not in PICTURES:
@@ -149,11 +150,11 @@ def predict(
 
     run.ready("cpu")
     run.check_memory(entry, able, tokens)
-    from trnt.benching import predict
+    from trnt.benching import predict as predicting  # loads the kernels: after the device is chosen
 
     rows = []
     with console.progress("predict", len(able)) as ticker:
-        for row in predict.rows(entry, able, generation, dtype, tokens):
+        for row in predicting.rows(entry, able, generation, dtype, tokens):
             rows.append(row)
             ticker.advance(1, row["name"])
     return rows

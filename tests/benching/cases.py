@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 
 from trnt.benching import names
-from trnt.benching.run import DTYPES, case_of
+from trnt.benching.run import case_of
 from trnt.benching.sizes import sizes_of
-from trnt.benching.work import allowed, differences
+from trnt.benching.work import differences
 from trnt.models import registry
+from trnt.optim.states import DTYPES
 
 
 def errors(name: str, kernels: str, *, tokens: int = 48, dtype: str = "fp32") -> tuple[float, float]:
@@ -24,7 +25,7 @@ def errors(name: str, kernels: str, *, tokens: int = 48, dtype: str = "fp32") ->
             work.prepare()
         work.run()
     error, _ = differences(work.outputs(), case.expected(given))
-    return error, 0.0 if case.exact else allowed(code, case.terms(sizes), case.roundings(sizes))
+    return error, case.allowed(code, sizes)
 
 
 def pairs(module: str) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import ml_dtypes
@@ -81,7 +82,7 @@ def test_a_transpose_and_a_gather() -> None:
 
     index = np.arange(128, dtype=np.int32)[::-1].reshape(128, 1).copy()
     seen = report(turn, ones(300, 128), index)
-    assert cost.counts(seen.issued) == {"dma_copy": 3, "nc_transpose": 1, "tensor_copy": 1}
+    assert Counter(one.name for one in seen.issued) == {"dma_copy": 3, "nc_transpose": 1, "tensor_copy": 1}
     found = cost.schedule(seen, TRN2, RATES)
     assert found.busy["tensor"] == pytest.approx(128 / 2.4)
     assert found.busy["vector"] == pytest.approx(64 / 0.96)  # bf16 out of PSUM: twice the rate, 64 cycles

@@ -159,6 +159,11 @@ def longest(sizes: Sizes) -> int:
     return sizes.hidden_size + sizes.expert_size + sizes.tokens
 
 
+def roundings(sizes: Sizes) -> int:
+    """Gate, up, its sigmoid, three products, down, score; and each choice added."""
+    return 8 + sizes.top_k
+
+
 CASES = {
     "experts-forward": Case(
         inputs=inputs,
@@ -168,7 +173,7 @@ CASES = {
         # weights, tokens in and out, gate and up kept
         moved=lambda s, size: size * (s.expert_weights + 2 * s.tokens * s.hidden_size + 2 * s.rows * s.expert_size),
         terms=longest,
-        roundings=lambda s: 8 + s.top_k,  # gate, up, its sigmoid, three products, down, score; each choice added
+        roundings=roundings,
     ),
     "experts-backward": Case(
         inputs=inputs,
@@ -178,7 +183,7 @@ CASES = {
         # weights read and their gradients written, three tensors of tokens, gate and up
         moved=lambda s, size: size * (2 * s.expert_weights + 3 * s.tokens * s.hidden_size + 2 * s.rows * s.expert_size),
         terms=longest,
-        roundings=lambda s: 8 + s.top_k,  # gate, up, its sigmoid, three products, down, score; each choice added
+        roundings=roundings,
     ),
     "route": Case(
         inputs=logits,

@@ -5,22 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from trnt import console
-from trnt.benching import names
 from trnt.benching.report import time_text
-from trnt.benching.run import DTYPES, case_of
-from trnt.benching.sizes import Sizes, sizes_of
-from trnt.benching.work import allowed, differences
+from trnt.benching.run import case_of, sizes_for
+from trnt.benching.sizes import Sizes
+from trnt.benching.work import differences
 from trnt.kernels import cost, hardware
 from trnt.kernels.nki.experts_backward import experts_backward
 from trnt.kernels.nki.experts_forward import experts_forward
 from trnt.kernels.nki.route import route
 from trnt.models.registry import ModelEntry
+from trnt.optim.states import DTYPES
 
 PLATFORM = "NEURON_PLATFORM_TARGET_OVERRIDE"
 # The last kernel that an operator of the case runs: for the backward's case that is not the forward before it.
@@ -51,15 +52,18 @@ def rows(
     """One prediction after another. The results are checked too, as in a measurement."""
     code = DTYPES[dtype]
     for name in chosen:
-        sizes = sizes_of(entry, names.CASES[name].tokens if tokens is None else tokens)
+        sizes = sizes_for(name, entry, tokens)
         case = case_of(name)
         given = case.inputs(sizes, "cpu", code)
         with platform(generation):
             outputs = run(case.kernels["nki-sim"], given)
         error, largest = differences(outputs, case.expected(given))
-        accepted = allowed(code, case.terms(sizes), case.roundings(sizes))
         found = cost.predict(KERNELS[name].report, generation)
-        yield {"correct": error <= accepted, "max_error": largest, **row(name, sizes, case, code, generation, found)}
+        yield {
+            "correct": error <= case.allowed(code, sizes),
+            "max_error": largest,
+            **row(name, sizes, case, code, generation, found),
+        }
 
 
 def run(build: Callable[[SimpleNamespace], Any], given: SimpleNamespace) -> dict[str, torch.Tensor]:
@@ -79,7 +83,7 @@ def row(name: str, sizes: Sizes, case: Any, dtype: torch.dtype, generation: str,
         "name": name,
         "generation": hardware.core(generation).name,
         "dtype": str(dtype).removeprefix("torch."),
-        "sizes": sizes.text(),
+        "sizes": asdict(sizes),
         "predicted_seconds": expected.ns / 1e9,
         "predicted_range_seconds": [found.fastest / 1e9, found.slowest / 1e9],
         "busy_seconds": {engine: ns / 1e9 for engine, ns in expected.busy.items()},

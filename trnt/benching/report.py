@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from trnt import console
+from trnt.checkpoint.written import refuse_existing
 from trnt.errors import TrntError, UsageError
+from trnt.runs import write_json
 
 SCHEMA = 1
 LEAST_NOISE = 0.05  # a difference below it is never called one, however still the machine was
@@ -60,20 +61,11 @@ def result(machine: Mapping[str, Any], model: str, rows: list[dict[str, Any]]) -
 
 def save(path: Path, found: Mapping[str, Any], *, force: bool) -> None:
     """Keep a result. Raises UsageError where something is already, TrntError where it cannot be written."""
-    refuse_existing(path, force=force)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    refuse_existing(path, force=force, what="file")
     try:
-        scratch.write_text(json.dumps(found, indent=2) + "\n")
-        os.replace(scratch, path)
+        write_json(path, dict(found))
     except OSError as error:
-        scratch.unlink(missing_ok=True)
         raise TrntError(f"cannot write {path}: {error.strerror}", "name another file") from error
-
-
-def refuse_existing(path: Path, *, force: bool) -> None:
-    """Asked before anything is measured."""
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists already", "use --force to replace it, or name another file")
 
 
 def load(path: Path) -> dict[str, Any]:

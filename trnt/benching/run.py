@@ -6,6 +6,7 @@ import gc
 import importlib
 import platform
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -14,15 +15,19 @@ from trnt import console, device
 from trnt.benching import names
 from trnt.benching.measure import Peaks, copy_bytes, measure, product_flops
 from trnt.benching.sizes import Sizes, sizes_of
-from trnt.benching.work import Case, Outputs, Work, allowed, differences
+from trnt.benching.work import Case, Outputs, Work, differences
 from trnt.errors import TrntError
 from trnt.models.registry import ModelEntry
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+from trnt.optim.states import DTYPES
 
 
 def case_of(name: str) -> Case:
     return importlib.import_module(names.CASES[name].module).CASES[name]
+
+
+def sizes_for(name: str, entry: ModelEntry, tokens: int | None) -> Sizes:
+    """The sizes of a case: its own number of tokens unless one is asked for."""
+    return sizes_of(entry, names.CASES[name].tokens if tokens is None else tokens)
 
 
 def machine(kind: str) -> dict[str, Any]:
@@ -49,7 +54,7 @@ def check_memory(entry: ModelEntry, chosen: list[str], tokens: int | None) -> No
     """Raises TrntError for the first case that the free memory does not hold."""
     free = device.memory_free_bytes()
     for name in chosen:
-        sizes = sizes_of(entry, names.CASES[name].tokens if tokens is None else tokens)
+        sizes = sizes_for(name, entry, tokens)
         needed = case_of(name).memory(sizes)
         if needed > free:
             less = f"--tokens {max(1, sizes.tokens // 2)}"
@@ -73,7 +78,7 @@ def results(
     last, made = "", None
     for name, kernels in pairs:
         case = case_of(name)
-        sizes = sizes_of(entry, names.CASES[name].tokens if tokens is None else tokens)
+        sizes = sizes_for(name, entry, tokens)
         if name != last:
             expected = {}
             gc.collect()  # a backward's graph holds its weights' gradients
@@ -103,7 +108,7 @@ def one(
     timing = measure(work.run, kind, limit, work.prepare)
     peaks = Peaks(max(before, product_flops(kind, dtype)), peak_bytes)
     error, largest = differences(work.outputs(), expected)
-    accepted = 0.0 if case.exact else allowed(dtype, case.terms(sizes), case.roundings(sizes))
+    accepted = case.allowed(dtype, sizes)
     flops, moved = case.flops(sizes), case.moved(sizes, dtype.itemsize)
     least = {"products": flops / peaks.flops, "memory": moved / peaks.bytes}
     bound = max(least, key=lambda which: least[which])
@@ -111,7 +116,7 @@ def one(
         "name": name,
         "kernels": kernels,
         "dtype": str(dtype).removeprefix("torch."),
-        "sizes": sizes.text(),
+        "sizes": asdict(sizes),
         "correct": error <= accepted,
         "error": error,
         "error_allowed": accepted,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from trnt.errors import UsageError
 from trnt.models.registry import ModelEntry
@@ -43,10 +42,6 @@ class Sizes:
     def attention_flops(self) -> float:
         """Of causal attention's forward inside the documents: two products over half of each square."""
         return 2.0 * self.num_heads * self.head_dim * sum(length * (length + 1) for length in self.documents())
-
-    def text(self) -> dict[str, Any]:
-        """For the result's JSON."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 def sizes_of(entry: ModelEntry, tokens: int) -> Sizes:

@@ -48,6 +48,10 @@ class Case:
     scratch: Callable[[Sizes], float] = lambda sizes: 0.0
     """Bytes that the reference takes beside tensors of the case's own sizes."""
 
+    def allowed(self, dtype: torch.dtype, sizes: Sizes) -> float:
+        """The error that is allowed, as a share of the root mean square."""
+        return 0.0 if self.exact else allowed(dtype, self.terms(sizes), self.roundings(sizes))
+
     def memory(self, sizes: Sizes) -> float:
         """Bytes at the most, about: inputs and outputs, once computed and once as the reference has them in fp32."""
         return 2.2 * self.moved(sizes, 4) + self.scratch(sizes)
@@ -55,9 +59,7 @@ class Case:
 
 def tile(shape: tuple[int, ...], dtype: torch.dtype, device: str, scale: float, seed: int) -> torch.Tensor:
     """Random numbers of variance scale^2: a million of them, over and over. No two experts come out alike."""
-    count = 1
-    for size in shape:
-        count *= size
+    count = math.prod(shape)
     length = min(count, 1_048_573)  # a prime
     generator = torch.Generator().manual_seed(seed)
     base = torch.randn(length, generator=generator).mul_(scale).to(dtype)
@@ -86,12 +88,11 @@ def differences(got: Outputs, expected: Outputs) -> tuple[float, float]:
     for name, value in expected.items():
         value = value.float()
         error = got[name].to(value.device).float() - value
-        size = value.square().mean().sqrt().clamp(min=1e-30)
-        # a NaN must not be lost: max() drops it, depending on the order
-        share = (error.square().mean().sqrt() / size).nan_to_num(math.inf, posinf=math.inf)
-        worst = max(worst, share.item())
-        largest = max(
-            largest,
-            (error.abs().max() / value.abs().max().clamp(min=1e-30)).nan_to_num(math.inf, posinf=math.inf).item(),
-        )
+        worst = max(worst, share(error.square().mean().sqrt(), value.square().mean().sqrt()))
+        largest = max(largest, share(error.abs().max(), value.abs().max()))
     return worst, largest
+
+
+def share(error: torch.Tensor, size: torch.Tensor) -> float:
+    """error / size; infinite for a NaN, which max() would drop, depending on the order."""
+    return (error / size.clamp(min=1e-30)).nan_to_num(math.inf, posinf=math.inf).item()

@@ -62,10 +62,10 @@ def check_written(folder: Path, records: list[Record], piece: int = PIECE) -> No
         )
 
 
-def refuse_existing(target: Path, *, force: bool) -> None:
+def refuse_existing(target: Path, *, force: bool, what: str = "folder") -> None:
     """Raise UsageError when something has the target's name and is not to be replaced."""
     if (target.exists() or target.is_symlink()) and not force:
-        raise UsageError(f"{target} exists already", "use --force to replace it, or name another folder")
+        raise UsageError(f"{target} exists already", f"use --force to replace it, or name another {what}")
 
 
 def check_room(folder: Path, needed: int) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from trnt.kernels import hardware
@@ -258,11 +257,3 @@ def ideal(flops: float, moved: float, name: str) -> tuple[float, str]:
     least = {"products": flops / rates.flops, "memory": moved / min(rates.hbm, rates.dma)}
     bound = max(least, key=lambda which: least[which])
     return least[bound], bound
-
-
-def counts(issued: Iterable[Issued]) -> dict[str, int]:
-    """How many of each instruction."""
-    found: dict[str, int] = defaultdict(int)
-    for one in issued:
-        found[one.name] += 1
-    return dict(found)
