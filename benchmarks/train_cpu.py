@@ -168,6 +168,7 @@ def run_torchtitan(model: str, count: int) -> dict[str, Any]:
     tree.checkpoint.enable = False
     tree.lr_scheduler.warmup_steps = 0
     tree.debug.moe_force_load_balance = False
+    tree.debug.seed = 0
     tree.dump_folder = tempfile.mkdtemp()
     from trnt.data.loader import TextDataLoader
     from trnt.data.tokens import prepare

@@ -32,13 +32,17 @@ def test_the_contenders_of_a_training_step_are_the_same_step() -> None:
     script = next(script for script in SCRIPTS if script.stem == "train_cpu")
     losses = {}
     for name in ("trnt", "trnt --compile inductor", "transformers", "torchtitan"):
-        command = [sys.executable, str(script), "--contender", name, "--model", "dense", "--steps", "2"]
+        command = [sys.executable, str(script), "--contender", name, "--model", "dense", "--steps", "5"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
         losses[name] = json.loads(done.stdout.splitlines()[-1])["losses"]
-    eager = losses["trnt"]
-    assert losses["trnt --compile inductor"] == pytest.approx(eager, rel=1e-5)  # sums in another order
-    assert all(abs(loss[0] - math.log(2048)) < 0.3 and loss[1] < loss[0] for loss in losses.values())
+    for same in (
+        "trnt --compile inductor",
+        "torchtitan",
+    ):  # the same seed and weights; sums in another order, five updates
+        assert losses[same] == pytest.approx(losses["trnt"], rel=1e-4), same
+    # every start guesses; each step reads other text, so that one step's fall (0.1 to 0.2) may drown: five fall by 0.6
+    assert all(abs(loss[0] - math.log(2048)) < 0.3 and loss[-1] < loss[0] - 0.3 for loss in losses.values()), losses
 
 
 @pytest.mark.slow
