@@ -23,7 +23,6 @@ from trnt.kernels.nki.route import route
 from trnt.models.registry import ModelEntry
 from trnt.optim.states import DTYPES
 
-PLATFORM = "NEURON_PLATFORM_TARGET_OVERRIDE"
 # The last kernel that an operator of the case runs: for the backward's case that is not the forward before it.
 KERNELS: dict[str, Any] = {
     "experts-forward": experts_forward,
@@ -35,15 +34,15 @@ KERNELS: dict[str, Any] = {
 @contextmanager
 def platform(name: str) -> Iterator[None]:
     """The interpreter's limits are this generation's inside."""
-    before = os.environ.get(PLATFORM)
-    os.environ[PLATFORM] = name
+    before = os.environ.get(hardware.PLATFORM)
+    os.environ[hardware.PLATFORM] = name
     try:
         yield
     finally:
         if before is None:
-            del os.environ[PLATFORM]
+            del os.environ[hardware.PLATFORM]
         else:
-            os.environ[PLATFORM] = before
+            os.environ[hardware.PLATFORM] = before
 
 
 def rows(

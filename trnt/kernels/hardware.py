@@ -6,6 +6,7 @@ and `nki.language.tile_size`. Sizes are bytes per partition unless said otherwis
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 KIB = 1024
@@ -37,7 +38,7 @@ CORES = {
     "trn2": Core("trn2", 3, 224 * KIB, 224 * KIB - RESERVED),
     "trn3": Core("trn3", 4, 256 * KIB, 256 * KIB - RESERVED),
 }
-# NEURON_PLATFORM_TARGET_OVERRIDE takes either name.
+PLATFORM = "NEURON_PLATFORM_TARGET_OVERRIDE"  # the environment variable that takes either name
 ALIASES = {"gen2": "trn1", "inf2": "trn1", "gen3": "trn2", "gen4": "trn3"}
 DEFAULT = "trn2"
 
@@ -45,3 +46,8 @@ DEFAULT = "trn2"
 def core(name: str) -> Core:
     """The core of a platform name or its alias. Raises KeyError for one that does not exist."""
     return CORES[ALIASES.get(name, name)]
+
+
+def present() -> Core:
+    """The core that the environment names, else trn2's. Raises KeyError for one that does not exist."""
+    return core(os.environ.get(PLATFORM, DEFAULT))

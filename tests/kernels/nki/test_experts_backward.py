@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from tests.kernels.nki.cases import Case, by_kernel, hold, tensors
 from trnt.kernels import reference
+from trnt.kernels.nki.experts_backward import experts_backward
+from trnt.kernels.nki.experts_forward import experts_forward
+from trnt.kernels.nki.layout import arrange, grouped
 
 BASE = Case(T=70, D=48, F=40, E=5, K=2)
 BF16 = torch.bfloat16
@@ -24,6 +27,8 @@ CASES = {
     "a block less one": BASE.but(T=127, E=1, K=1),
     "top 8 of 8": BASE.but(E=8, K=8),
     "several blocks of one expert": BASE.but(T=400, E=2, K=2),
+    "more blocks than a group holds": BASE.but(T=1000, E=2, K=1, routing="one"),
+    "three groups, biases": BASE.but(T=1700, E=1, K=1, bias=True),
     "blocks of 256": BASE.but(T=300, B=256),
     "blocks of 512": BASE.but(T=300, B=512),
     "D over one tile": BASE.but(D=300),
@@ -42,6 +47,7 @@ CASES = {
     "in turns": BASE.but(interleaved=True, F=130),
     "bf16": BASE.but(dtype=BF16, D=256, F=192),
     "bf16, several blocks": BASE.but(dtype=BF16, T=400, E=2, D=256, F=192),
+    "bf16, three groups": BASE.but(dtype=BF16, T=1700, E=1, K=1, D=256, F=192),
     "bf16, GPT-OSS": BASE.but(dtype=BF16, act="clamped", bias=True, interleaved=True, scale=5, D=320, F=160),
 }
 
@@ -85,6 +91,21 @@ def test_any_shape(**shape: object) -> None:
     hold(case.but(K=min(case.K, case.E)), room=100)
 
 
+@pytest.mark.parametrize("most", [1, 2, 3, 7])
+def test_however_many_blocks_are_taken_together(most: int) -> None:
+    """Sums in another order, and nothing else."""
+    case = BASE.but(T=600, E=3, K=2)
+    x, scores, ids, w1, w2, w3, *_, dout = tensors(case)
+    layout = arrange(scores, ids, case.E, case.B)
+    _, saved = experts_forward(x, *layout, w1, w2, w3)
+    found = experts_backward(dout, x, *grouped(layout, most), saved, w1, w2, w3)
+    one = experts_backward(dout, x, *grouped(layout, 1), saved, w1, w2, w3)
+    for got, expected in zip(found, one, strict=True):
+        blocks = int(layout.bounds_E3[-1, 2])
+        got, expected = (t[:blocks] if t.shape == layout.token_NB.shape else t for t in (got, expected))
+        assert torch.allclose(got, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+
+
 def test_an_expert_without_tokens_has_a_gradient_of_exactly_zero() -> None:
     found = by_kernel(BASE.but(E=8, K=2, routing="few", bias=True))
     for name in ("dw1", "dw2", "dw3", "db1", "db2", "db3"):
@@ -94,10 +115,6 @@ def test_an_expert_without_tokens_has_a_gradient_of_exactly_zero() -> None:
 
 def test_at_the_exact_limit_the_clamp_lets_the_gradient_through() -> None:
     """torch.clamp's gradient is 1 at the limit and 0 beyond it."""
-    from trnt.kernels.nki.experts_backward import experts_backward
-    from trnt.kernels.nki.experts_forward import experts_forward
-    from trnt.kernels.nki.layout import arrange
-
     gates = torch.tensor([7.0, 7.03125, -9.0, 3.0]).to(BF16)  # bf16 has 7.0 and 7.03125 beside each other
     ups = torch.tensor([-7.0, 7.0, -7.03125, 1.0]).to(BF16)
     x = torch.stack([gates, ups], 1)
@@ -107,7 +124,7 @@ def test_at_the_exact_limit_the_clamp_lets_the_gradient_through() -> None:
     layout = arrange(scores, ids, 1, 128)
     _, saved = experts_forward(x, *layout, w1, w2, w3, act="clamped")
     dout = torch.tensor([[1.0, 0.0]]).expand(4, 2).to(BF16).contiguous()
-    dx = experts_backward(dout, x, *layout, saved, w1, w2, w3, act="clamped")[0]
+    dx = experts_backward(dout, x, *grouped(layout, 1), saved, w1, w2, w3, act="clamped")[0]
     leaf = x.double().requires_grad_()
     out = reference.routed_experts(leaf, scores.double(), ids, w1.double(), w2.double(), w3.double(), act="clamped")
     (expected,) = torch.autograd.grad(out, leaf, dout.double())

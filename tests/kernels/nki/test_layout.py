@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.kernels.nki.cases import Case, choices
-from trnt.kernels.nki.layout import BLOCKS, arrange
+from trnt.kernels.nki.layout import BLOCKS, arrange, grouped
 
 
 def test_by_hand() -> None:
@@ -41,3 +41,31 @@ def test_every_choice_has_its_own_row_in_a_block_of_its_expert(block: int, routi
     padding[rows.flatten()] = False
     assert (token[padding] == 700).all()
     assert not affinity[padding].any()
+
+
+def test_groups_by_hand() -> None:
+    """Five, one and two blocks: in groups of at most 2 these are 1 + 2 + 2, 1 and 2."""
+    ids = torch.tensor([0] * 10 + [2] * 3)[:, None]
+    layout = arrange(torch.ones(13, 1), ids, 3, 2)
+    assert layout.bounds_E3.tolist() == [[0, 1, 5], [5, 6, 6], [6, 7, 8]]
+    found = grouped(layout, 2)
+    assert found.classes_R2.tolist() == [[0, 2], [2, 3], [3, 5]]
+    assert found.groups_G2[:5].tolist() == [[0, 0], [1, 5], [2, 6], [0, 1], [0, 3]]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 6])
+@pytest.mark.parametrize("routing", ["random", "one", "few"])
+def test_the_groups_hold_every_block_once_and_an_expert_s_first_group_comes_first(most: int, routing: str) -> None:
+    case = Case(3000, 1, 1, 9, 3, 128, routing=routing)
+    layout = arrange(torch.rand(3000, 3), choices(case, torch.Generator().manual_seed(0)), 9, 128)
+    found = grouped(layout, most)
+    sizes = [*range(1, most + 1), most]
+    blocks, seen = [], []
+    assert len(found.classes_R2) == most + 1
+    for size, (first, end) in zip(sizes, found.classes_R2.tolist(), strict=True):
+        for expert, block in found.groups_G2[first:end].tolist():
+            assert layout.bounds_E3[expert, 0] <= block <= layout.bounds_E3[expert, 2] - size
+            blocks += range(block, block + size)
+            seen.append(expert)
+    assert sorted(blocks) == list(range(int(layout.bounds_E3[-1, 2])))
+    assert sorted(seen[:9]) == list(range(9))

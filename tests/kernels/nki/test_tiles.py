@@ -10,7 +10,7 @@ import pytest
 from trnt.kernels.nki import tiles
 
 FOLDER = Path(tiles.__file__).parent
-KERNELS = ("tiles", "route", "experts_forward", "experts_backward")
+KERNELS = ("tiles", "activations", "route", "experts_forward", "experts_backward", "weight_gradients")
 
 
 def test_parts_cover_a_length() -> None:
@@ -18,15 +18,10 @@ def test_parts_cover_a_length() -> None:
     assert tiles.parts(128, 128) == [(0, 0, 128)]
 
 
-def test_the_widest_chunk_of_which_two_fit() -> None:
-    assert tiles.width_that_fits(1000, 10, 32, 100) == 100  # all of it, once
-    assert tiles.width_that_fits(1000, 10, 32, 101) == 32  # two of 32 columns: 640 bytes
-    assert tiles.width_that_fits(600, 10, 32, 101) == 0
-
-
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_import_nki_through_the_seam_only(name: str) -> None:
-    allowed = {"__future__", "math", "trnt.kernels.nki.api", "trnt.kernels.nki.tiles"}
+    own = ("api", "plan", "tiles", "activations", "weight_gradients")
+    allowed = {"__future__", "math", *(f"trnt.kernels.nki.{one}" for one in own)}
     tree = ast.parse((FOLDER / f"{name}.py").read_text())
     found = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
     found |= {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}

@@ -23,13 +23,14 @@ Saved for the backward: gate and up before the activation, [N, 128, 2, F/128, B]
 
 from __future__ import annotations
 
+from trnt.kernels.nki.activations import activate, keep
 from trnt.kernels.nki.api import nisa, nki, nl
+from trnt.kernels.nki.plan import P, forward_room, width_that_fits
 from trnt.kernels.nki.tiles import (
     COLUMNS,
-    SLACK,
-    P,
     add_up,
     check_launch,
+    column_tiles,
     expert_rows,
     gather_rows,
     load_bias,
@@ -37,69 +38,7 @@ from trnt.kernels.nki.tiles import (
     load_transposed,
     parts,
     transpose_rows,
-    width_that_fits,
 )
-
-ALPHA = 1.702  # gelu_apprx_sigmoid's factor, which is GPT-OSS's too
-
-
-def room_for_weights(D, F, B, size, save):
-    """Bytes per partition left for weights beside one block's activations."""
-    nD, nF = (D + P - 1) // P, (F + P - 1) // P
-    saved = 2 * nF * B * size if save else 0
-    block = 2 * D * size + nD * B * size + nF * B * size + saved + 3 * 4 * B + D * size
-    combine = D * 4 + D * size  # another phase, never at the same time
-    return nl.tile_size.sbuf_fmax_bytes - SLACK - max(block, combine)
-
-
-def activate(h, gate, up, bias_gate, bias_up, act, limit, has_bias):
-    """h [f, B] from gate and up in PSUM."""
-    shape = (h.shape[0], h.shape[1])
-    if act == "silu":
-        s = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
-        if has_bias:
-            nisa.activation(dst=s, op=nl.silu, data=gate, bias=bias_gate)
-            nisa.scalar_tensor_tensor(dst=h, data=up, op0=nl.add, operand0=bias_up, op1=nl.multiply, operand1=s)
-        else:
-            nisa.activation(dst=s, op=nl.silu, data=gate)
-            nisa.tensor_tensor(dst=h, data1=up, data2=s, op=nl.multiply)
-        return
-    g = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
-    u = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
-    if has_bias:
-        nisa.tensor_scalar(dst=g, data=gate, op0=nl.add, operand0=bias_gate, op1=nl.minimum, operand1=limit)
-        nisa.tensor_scalar(dst=u, data=up, op0=nl.add, operand0=bias_up, op1=nl.minimum, operand1=limit)
-    else:
-        nisa.tensor_scalar(dst=g, data=gate, op0=nl.minimum, operand0=limit)
-        nisa.tensor_scalar(dst=u, data=up, op0=nl.minimum, operand0=limit)
-    nisa.tensor_scalar(dst=u, data=u, op0=nl.maximum, operand0=-limit, op1=nl.add, operand1=1.0)
-    nisa.activation(dst=g, op=nl.gelu_apprx_sigmoid, data=g)
-    nisa.tensor_tensor(dst=h, data1=g, data2=u, op=nl.multiply)
-
-
-def keep(saved, value, bias, act, limit, has_bias, below):
-    """What the backward needs of gate or up [f, B]: the value with its bias, on its own side of the clamp.
-
-    Rounding to bf16 may put a value just outside the limit onto it, and the backward would think it inside: what is
-    outside is moved away by 1 (the backward asks only on which side it is). below: up has a lower limit, gate has none.
-    """
-    if act == "silu" and has_bias:
-        nisa.tensor_scalar(dst=saved, data=value, op0=nl.add, operand0=bias)
-        return
-    if act == "silu":
-        nisa.tensor_copy(dst=saved, src=value)
-        return
-    exact = nl.ndarray((saved.shape[0], saved.shape[1]), dtype=nl.float32, buffer=nl.sbuf)
-    outside = nl.ndarray((saved.shape[0], saved.shape[1]), dtype=nl.float32, buffer=nl.sbuf)
-    if has_bias:
-        nisa.tensor_scalar(dst=exact, data=value, op0=nl.add, operand0=bias)
-    else:
-        nisa.tensor_copy(dst=exact, src=value)
-    nisa.tensor_scalar(dst=outside, data=exact, op0=nl.greater, operand0=limit)
-    nisa.tensor_tensor(dst=saved, data1=exact, data2=outside, op=nl.add)
-    if below:
-        nisa.tensor_scalar(dst=outside, data=exact, op0=nl.less, operand0=-limit)
-        nisa.tensor_tensor(dst=saved, data1=saved, data2=outside, op=nl.subtract)
 
 
 @nki.jit
@@ -131,7 +70,7 @@ def experts_forward(
     check_launch(B)
     step, first_up = (2, 1) if interleaved else (1, 0)
 
-    room = room_for_weights(D, F, B, size, save)
+    room = forward_room(D, F, B, size, save, nl.tile_size.sbuf_fmax_bytes)
     weights = (2 * nD * F + nF * D) * size
     resident = weights <= room
     ahead = 2 * weights <= room
@@ -174,10 +113,12 @@ def experts_forward(
 
     def block(i, e, kept, bias, early):
         """early: the first 128 rows, already on their way, or nothing."""
-        xT = nl.ndarray((P, nD, B), dtype=dtype, buffer=nl.sbuf)
+        xT = column_tiles(D, B, dtype)
         for t in range(B // P):
             transpose_rows(xT, early[t] if t < len(early) else arriving(i, t), t * P)
-        hT = nl.ndarray((P, nF, B), dtype=dtype, buffer=nl.sbuf)
+        hT = []
+        for _, _, height in parts(F, P):
+            hT.append(nl.ndarray((height, B), dtype=dtype, buffer=nl.sbuf))
         if save:
             saved = nl.ndarray((P, 2, nF, B), dtype=dtype, buffer=nl.sbuf)
             if F % P > 0:
@@ -193,7 +134,7 @@ def experts_forward(
                         nisa.nc_matmul(
                             dst=pair[0],
                             stationary=pair[1][0:depth, k, at : at + height],
-                            moving=xT[0:depth, k, :],
+                            moving=xT[k // 4][0:depth, k % 4, :],
                             accumulate=k > 0,
                         )
                 bg = bias[0][0:height, f : f + 1] if has_bias else None
@@ -201,7 +142,7 @@ def experts_forward(
                 if save:
                     keep(saved[0:height, 0, f, :], g, bg, act, limit, has_bias, False)
                     keep(saved[0:height, 1, f, :], u, bu, act, limit, has_bias, True)
-                activate(hT[0:height, f, :], g, u, bg, bu, act, limit, has_bias)
+                activate(hT[f], g, u, bg, bu, act, limit, has_bias)
         if save:
             whole = saved_NP2fB.ap(pattern=[[2 * nF * B, P], [1, 2 * nF * B]], scalar_offset=i, indirect_dim=0)
             nisa.dma_copy(dst=whole, src=saved)
@@ -215,7 +156,7 @@ def experts_forward(
                     for f, _, height in parts(F, P):
                         nisa.nc_matmul(
                             dst=y,
-                            stationary=hT[0:height, f, t * P : (t + 1) * P],
+                            stationary=hT[f][:, t * P : (t + 1) * P],
                             moving=wd[0:height, f, at : at + n],
                             accumulate=f > 0,
                         )

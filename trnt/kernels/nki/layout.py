@@ -46,3 +46,35 @@ def arrange(scores_TK: torch.Tensor, ids_TK: torch.Tensor, num_experts: int, blo
     position = torch.zeros(routed, dtype=torch.int32, device=device).scatter(0, order_R, row_R.int())
     bounds = torch.stack([first_E, first_E + 1, end_E], dim=1).int()
     return Layout(token.view(N, block), affinity.view(N, block), bounds, position.view(T, K))
+
+
+class Grouped(NamedTuple):
+    """A layout whose blocks are taken several at a time. groups_G2: (expert, first block) of each group, int32;
+    classes_R2: the groups (first, end) of 1, 2, ... blocks that are the first of their expert, and last those that
+    follow on such a one, which all have as many blocks as the last class before it."""
+
+    token_NB: torch.Tensor
+    affinity_NB: torch.Tensor
+    groups_G2: torch.Tensor
+    classes_R2: torch.Tensor
+    position_TK: torch.Tensor
+
+
+def grouped(layout: Layout, most: int) -> Grouped:
+    """Every expert's blocks in groups of `most`, what is left over (1 to `most`) as its first group."""
+    first_E, _, end_E = layout.bounds_E3.long().unbind(1)
+    count_E = end_E - first_E
+    size_E = (count_E - 1) % most + 1
+    order_E = torch.argsort(size_E, stable=True)
+    further_E = (count_E - size_E) // most
+    until_E = further_E.cumsum(0)
+    number = torch.arange(layout.token_NB.shape[0] // most, device=first_E.device)  # those that exist come first
+    expert = torch.searchsorted(until_E, number, right=True).clamp(max=len(first_E) - 1)
+    start = first_E[expert] + size_E[expert] + (number - (until_E - further_E)[expert]) * most
+    begins = torch.stack([order_E, first_E[order_E]], dim=1)
+    groups = torch.cat([begins, torch.stack([expert, start], dim=1)]).int()
+    sizes = torch.arange(1, most + 1, device=first_E.device)
+    end_R = torch.searchsorted(size_E[order_E].contiguous(), sizes, right=True)
+    end_R = torch.cat([end_R, end_R[-1:] + further_E.sum()])
+    classes = torch.stack([torch.cat([end_R.new_zeros(1), end_R[:-1]]), end_R], dim=1).int()
+    return Grouped(layout.token_NB, layout.affinity_NB, groups, classes, layout.position_TK)

@@ -7,10 +7,9 @@ are padding, whose token number is T: their gather is skipped and leaves zeros.
 from __future__ import annotations
 
 from trnt.kernels.nki.api import nisa, nl
+from trnt.kernels.nki.plan import SLACK, P
 
-P = 128
 COLUMNS = 512  # fp32 columns of one PSUM bank, and the widest moving operand
-SLACK = 12288  # bytes of each partition left for small tiles: indices, affinities, biases
 
 
 def check_launch(B):
@@ -25,13 +24,6 @@ def parts(length, step):
     for first in range(0, length, step):
         found.append((first // step, first, min(step, length - first)))
     return found
-
-
-def width_that_fits(room, per_column, step, length):
-    """The most columns, a multiple of `step`, whose two copies (one in use, one arriving) fit `room` bytes."""
-    if length * per_column <= room:
-        return length
-    return min(length, room // (2 * per_column) // step * step)
 
 
 def gather_rows(x_TD, ids_P1, dtype):
@@ -52,20 +44,28 @@ def load_column(source_NB, block, tile, dtype):
     return column
 
 
-def transpose_rows(dst_PkB, rows_PD, first):
-    """dst[:, k, first:first+P] = the k-th 128 columns of rows, transposed, four to a PSUM bank."""
+def column_tiles(D, B, dtype):
+    """Room for transposed rows: a tile [P, 4, B] for each 512 columns of D; 128 k + p is in tile k // 4 at [p, k % 4]."""
+    made = []
+    for _ in parts(D, 4 * P):
+        made.append(nl.ndarray((P, 4, B), dtype=dtype, buffer=nl.sbuf))
+    return made
+
+
+def transpose_rows(dsts, rows_PD, first):
+    """Columns first.. of `column_tiles` = the rows, transposed, four to a PSUM bank."""
     D = rows_PD.shape[1]
-    for _, begin, size in parts(D, 4 * P):
+    for number, begin, size in parts(D, 4 * P):
         bank = nl.ndarray((P, 4, P), dtype=rows_PD.dtype, buffer=nl.psum)
         full = size // P
         for j, at, width in parts(size, P):
             nisa.nc_transpose(dst=bank[0:width, j, :], data=rows_PD[:, begin + at : begin + at + width])
-        k = begin // P
+        dst = dsts[number][:, :, first : first + P]
         if full > 0:
-            nisa.tensor_copy(dst=dst_PkB[:, k : k + full, first : first + P], src=bank[:, 0:full, :])
+            nisa.tensor_copy(dst=dst[:, 0:full, :], src=bank[:, 0:full, :])
         if size % P > 0:
             rest = size % P
-            nisa.tensor_copy(dst=dst_PkB[0:rest, k + full, first : first + P], src=bank[0:rest, full, :])
+            nisa.tensor_copy(dst=dst[0:rest, full, :], src=bank[0:rest, full, :])
 
 
 def add_up(out_TD, rows_ND, position_TK):
@@ -103,10 +103,24 @@ def expert_rows(w_EFD, expert, F, first, step):
     return w_EFD[expert].slice(0, first, first + (F - 1) * step + 1, step)
 
 
-def load_wide(dst_PkC, source, begin, size):
-    """dst[p, k, c] = source[128 k + p, begin + c]: rows on the partitions, `size` columns of each."""
-    for k, at, height in parts(source.shape[0], P):
-        nisa.dma_copy(dst=dst_PkC[0:height, k, 0:size], src=source[at : at + height, begin : begin + size])
+def load_rows(source, e, first, spread, rows, begin, width, dtype):
+    """A tile [P, rows / 128, width]: columns begin.. of rows first, first + spread, ... of source[e], e of run time.
+
+    Row 128 k + p of them lies at [p, k]. source (E, ..., columns), or (E, rows) for columns of one.
+    """
+    columns = source.shape[2] if len(source.shape) > 2 else 1
+    tile = nl.ndarray((P, (rows + P - 1) // P, width), dtype=dtype, buffer=nl.sbuf)
+    full = rows // P
+    if full > 0:
+        pattern, offset = [[spread * columns, P], [spread * P * columns, full], [1, width]], first * columns + begin
+        nisa.dma_copy(
+            dst=tile[:, 0:full, :], src=source.ap(pattern=pattern, offset=offset, scalar_offset=e, indirect_dim=0)
+        )
+    if rows % P > 0:
+        pattern, offset = [[spread * columns, rows % P], [1, width]], (first + full * P * spread) * columns + begin
+        place = source.ap(pattern=pattern, offset=offset, scalar_offset=e, indirect_dim=0)
+        nisa.dma_copy(dst=tile[0 : rows % P, full, :], src=place)
+    return tile
 
 
 def load_transposed(dst_PkC, source, begin, size):

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 
 from trnt.errors import TrntError
+from trnt.kernels import hardware
 from trnt.kernels.choose import importable
 from trnt.kernels.nki import api
 from trnt.kernels.nki.experts_backward import experts_backward as backward_kernel
 from trnt.kernels.nki.experts_forward import experts_forward as forward_kernel
-from trnt.kernels.nki.layout import arrange
+from trnt.kernels.nki.layout import arrange, grouped
+from trnt.kernels.nki.plan import P, together
 from trnt.kernels.nki.route import route as route_kernel
-from trnt.kernels.nki.tiles import P
 
 GPT_OSS_LIMIT = 7.0
 
@@ -161,10 +162,17 @@ def experts_backward(
     """Gradients of x, scores, w1, w2, w3, b1, b2, b3, each in its tensor's dtype; empty for those that are None."""
     has_bias, interleaved = b1_EF is not None, w3_EFD is None
     layout = arrange(scores_TK, ids_TK, w2_EDF.shape[0], block)
+    most = together(x_TD.shape[1], w2_EDF.shape[2], block, x_TD.itemsize, hardware.present().sbuf_usable)
     weights = [t if t is None else t.contiguous() for t in (w1_EFD, w2_EDF, w3_EFD, b2_ED)]
     options = {"act": act, "limit": limit, "interleaved": interleaved, "has_bias": has_bias}
     found = launch(
-        backward_kernel, dout_TD.to(x_TD.dtype).contiguous(), x_TD.contiguous(), *layout, saved, *weights, **options
+        backward_kernel,
+        dout_TD.to(x_TD.dtype).contiguous(),
+        x_TD.contiguous(),
+        *grouped(layout, most),
+        saved,
+        *weights,
+        **options,
     )
     dx, da_NB, rest = found[0], found[1], list(found[2:])
     dscores = da_NB.reshape(-1)[layout.position_TK.long()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -53,7 +52,7 @@ class Kernel:
     def run(self, args: tuple[Any, ...], options: dict[str, Any], *, reverse: bool = False) -> Any:
         """Interpret. Raises Refused where the hardware or its compiler would not take it."""
         subset.check(self.function)
-        core = hardware.core(os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE", hardware.DEFAULT))
+        core = hardware.present()
         run = Machine(core, reverse=reverse)
         handed: dict[int, Any] = {}
         inside, torch_used = [], False

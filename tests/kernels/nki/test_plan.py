@@ -1,0 +1,43 @@
+"""What the kernels take of the state buffer, by hand and against what the interpreter counts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.kernels.nki.cases import Case, by_kernel
+from trnt.kernels import hardware
+from trnt.kernels.nki import plan
+from trnt.kernels.nki.experts_backward import experts_backward
+
+TRN2 = hardware.core("trn2").sbuf_usable
+
+
+def test_the_widest_chunk_of_which_two_fit() -> None:
+    assert plan.width_that_fits(1000, 10, 32, 100) == 100  # all of it, once
+    assert plan.width_that_fits(1000, 10, 32, 101) == 32  # two of 32 columns: 640 bytes
+    assert plan.width_that_fits(600, 10, 32, 101) == 0
+
+
+def test_qwen3_s_experts_by_hand() -> None:
+    """D 2048, F 768, bf16 (nki.md, section 5.4): 12,800 bytes for 128 tokens, 73,728 of weights."""
+    assert plan.kept(2048, 768, 128, 2) == 2 * 2048 * 2 + 3 * 768 * 2 == 12_800
+    assert plan.backward_weights(2048, 768, 2) == 73_728
+    assert plan.together(2048, 768, 128, 2, TRN2) == 5
+
+
+@pytest.mark.parametrize(
+    ("D", "F", "B", "size", "blocks"),
+    [(64, 32, 128, 2, 6), (64, 32, 256, 2, 3), (64, 32, 512, 2, 1), (7168, 2048, 128, 2, 1), (2880, 2880, 512, 4, 1)],
+)
+def test_small_experts_have_long_groups_and_large_ones_a_block(D: int, F: int, B: int, size: int, blocks: int) -> None:
+    assert plan.together(D, F, B, size, TRN2) == blocks
+
+
+@pytest.mark.slow
+def test_the_longest_group_fits_as_planned() -> None:
+    """Five blocks of Qwen3's size and one that follows: within the planned bytes, which count two blocks arriving."""
+    by_kernel(Case(700, 2048, 768, 1, 1, 128, torch.bfloat16))
+    peak = experts_backward.report.peak
+    used = TRN2 - plan.backward_room(2048, 768, 128, 2, TRN2, True) + 5 * plan.kept(2048, 768, 128, 2) + 73_728
+    assert peak.sbuf <= used <= TRN2

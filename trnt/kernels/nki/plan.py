@@ -1,0 +1,52 @@
+"""How much of the state buffer the experts kernels take, bytes per partition: what stays, what streams, what fits.
+
+Plain arithmetic, for the kernels themselves and for whoever launches them. Sizes: D hidden, F expert width, B rows of a
+block, `size` bytes of an element; `usable` what one core lets a kernel hold (`hardware.Core.sbuf_usable`).
+"""
+
+P = 128
+SLACK = 12288  # bytes of each partition left for small tiles: indices, affinities, biases
+MOST_TILES = 6  # of 128 tokens in a group of the backward: its code grows with the square of it
+
+
+def tiles(length):
+    """How many tiles of 128 hold `length`."""
+    return (length + P - 1) // P
+
+
+def forward_room(D, F, B, size, save, usable):
+    """Bytes left for weights beside one block's activations."""
+    saved = 2 * tiles(F) * B * size if save else 0
+    block = 2 * D * size + tiles(D) * B * size + tiles(F) * B * size + saved + 3 * 4 * B + D * size
+    combine = D * 4 + D * size  # another phase, never at the same time
+    return usable - SLACK - max(block, combine)
+
+
+def backward_room(D, F, B, size, usable, ahead=False):
+    """Bytes left for weights and what a group keeps. ahead: beside two blocks' activations, one of them arriving."""
+    arriving = (tiles(D) + 2 * tiles(F)) * B * size  # dy^T and the saved g and u
+    block = arriving + 3 * tiles(F) * B * size + 16 * B + D * size + 4 * max(D, F)
+    return usable - SLACK - max(2 * block if ahead else block + 4 * max(D, F), D * (4 + size))
+
+
+def backward_weights(D, F, size):
+    """Bytes of one expert's weights as the backward holds them."""
+    return (tiles(D) * F + 2 * tiles(F) * D) * size
+
+
+def kept(D, F, B, size):
+    """Bytes that a block leaves for its weight gradients: x, dy, a h, a dg and a du, tokens on the partitions."""
+    return (2 * D + 3 * F) * size * (B // P)
+
+
+def together(D, F, B, size, usable):
+    """How many blocks of an expert the backward takes as one group, whose weight gradients are summed on chip."""
+    room = backward_room(D, F, B, size, usable, True) - backward_weights(D, F, size)
+    return max(1, min(MOST_TILES // (B // P), room // kept(D, F, B, size)))
+
+
+def width_that_fits(room, per_column, step, length):
+    """The most columns, a multiple of `step`, whose two copies (one in use, one arriving) fit `room` bytes."""
+    if length * per_column <= room:
+        return length
+    return min(length, room // (2 * per_column) // step * step)
