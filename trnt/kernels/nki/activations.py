@@ -1,8 +1,8 @@
 """The experts' activations on tiles [F 128, B], as plain functions that the kernels inline: forward, kept, derivatives.
 
 silu:     h = silu(g) u
-clamped:  h = g sigmoid(1.702 g) (u + 1),  g = min(gate, limit),  u = clamp(up, -limit, limit)    as GPT-OSS has it; 1.702
-          is also what the hardware's gelu_apprx_sigmoid multiplies by
+clamped:  h = g sigmoid(1.702 g) (u + 1),  g = min(gate, limit),  u = clamp(up, -limit, limit)    as GPT-OSS has it;
+          1.702 is also what the hardware's gelu_apprx_sigmoid multiplies by
 """
 
 from __future__ import annotations

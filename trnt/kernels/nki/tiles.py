@@ -45,7 +45,7 @@ def load_column(source_NB, block, tile, dtype):
 
 
 def column_tiles(D, B, dtype):
-    """Room for transposed rows: a tile [P, 4, B] for each 512 columns of D; 128 k + p is in tile k // 4 at [p, k % 4]."""
+    """Room for transposed rows: a tile [P, 4, B] for each 512 columns of D; column 128 k + p in tile k // 4."""
     made = []
     for _ in parts(D, 4 * P):
         made.append(nl.ndarray((P, 4, B), dtype=dtype, buffer=nl.sbuf))
