@@ -13,7 +13,7 @@ gradients contract over tokens, so h, dg and du are transposed once more on the 
 is a product with ones.
 
 Groups (`layout.grouped`). The blocks of an expert are taken up to `together` at a time: a group's weight gradients are
-summed in PSUM over all of its tokens and written once, in fp32. One loop per number of blocks over the experts whose
+summed in PSUM over all of its tokens and written once, in x's dtype. One loop per number of blocks over the experts whose
 first group has so many: it writes (zeros where the expert has no token); a last loop adds the groups that follow.
 Within a group the tensor engine goes from a tile's p to the products of the tile before, whose derivatives
 the other engines have made meanwhile. dx: rows in HBM, then added up per token as in the forward.
@@ -59,7 +59,7 @@ def experts_backward(
     interleaved=False,
     has_bias=False,
 ):
-    """(dx_TD in x's dtype; affinity gradient (N, B), dw1, dw2, dw3 and, with biases, db1, db2, db3, all fp32).
+    """(dx_TD; affinity gradient (N, B) fp32; dw1, dw2, dw3 and, with biases, db1, db2, db3), in x's dtype.
 
     Interleaved: dw1 and db1 hold both, and dw3 and db3 are not returned.
     """
@@ -84,13 +84,13 @@ def experts_backward(
     dx_TD = nl.ndarray((T, D), dtype=dtype, buffer=nl.shared_hbm)
     rows_NBD = nl.ndarray((N, B, D), dtype=dtype, buffer=nl.private_hbm)
     da_NB = nl.ndarray((N, B), dtype=nl.float32, buffer=nl.shared_hbm)
-    dw1 = nl.ndarray((E, step * F, D), dtype=nl.float32, buffer=nl.shared_hbm)
-    dw2 = nl.ndarray((E, D, F), dtype=nl.float32, buffer=nl.shared_hbm)
-    dw3 = dw1 if interleaved else nl.ndarray((E, F, D), dtype=nl.float32, buffer=nl.shared_hbm)
+    dw1 = nl.ndarray((E, step * F, D), dtype=dtype, buffer=nl.shared_hbm)
+    dw2 = nl.ndarray((E, D, F), dtype=dtype, buffer=nl.shared_hbm)
+    dw3 = dw1 if interleaved else nl.ndarray((E, F, D), dtype=dtype, buffer=nl.shared_hbm)
     if has_bias:
-        db1 = nl.ndarray((E, step * F), dtype=nl.float32, buffer=nl.shared_hbm)
-        db2 = nl.ndarray((E, D), dtype=nl.float32, buffer=nl.shared_hbm)
-        db3 = db1 if interleaved else nl.ndarray((E, F), dtype=nl.float32, buffer=nl.shared_hbm)
+        db1 = nl.ndarray((E, step * F), dtype=dtype, buffer=nl.shared_hbm)
+        db2 = nl.ndarray((E, D), dtype=dtype, buffer=nl.shared_hbm)
+        db3 = db1 if interleaved else nl.ndarray((E, F), dtype=dtype, buffer=nl.shared_hbm)
     ones = nl.ndarray((P, 1), dtype=dtype, buffer=nl.sbuf)
     nisa.memset(dst=ones, value=1.0)
 
@@ -108,7 +108,7 @@ def experts_backward(
         e, first = nisa.register_alloc(), nisa.register_alloc()
         nisa.register_load(e, pair[:, 0:1])
         nisa.register_load(first, pair[:, 1:2])
-        xs, dys, hs, dgs, dus, affinities = [], [], [], [], [], []  # for each 128 tokens
+        xs, dys, made, affinities = [], [], [], []  # for each 128 tokens; made: a h, a dg, a du
         dyTs, saveds, dgTs, duTs, phTs, banks = [], [], [], [], [], []  # for each block
 
         def arrive(c):
@@ -121,10 +121,7 @@ def experts_backward(
                 dys.append(dy)
                 xs.append(gather_rows(x_TD, ids, dtype))
                 affinities.append(load_column(affinity_NB, first, c * per_block + t, nl.float32))
-                made = nl.ndarray((P, 3, F), dtype=dtype, buffer=nl.sbuf)
-                hs.append(made[:, 0, :])
-                dgs.append(made[:, 1, :])
-                dus.append(made[:, 2, :])
+                made.append(nl.ndarray((P, 3, F), dtype=dtype, buffer=nl.sbuf))
             saved = nl.ndarray((P, 2, nF, B), dtype=dtype, buffer=nl.sbuf)
             pattern, offset = [[2 * nF * B, P], [1, 2 * nF * B]], c * P * 2 * nF * B
             whole = saved_NP2fB.ap(pattern=pattern, offset=offset, scalar_offset=first, indirect_dim=0)
@@ -163,10 +160,11 @@ def experts_backward(
             for t in range(per_block):
                 bank = nl.ndarray((P, 3, P), dtype=dtype, buffer=nl.psum)
                 row, tokens = c * per_block + t, slice(t * P, (t + 1) * P)
-                for which, source, target in ((0, hT, hs), (1, dgTs[c][f], dgs), (2, duTs[c][f], dus)):
-                    out, place = bank[:, which, 0:height], target[row][:, f * P : f * P + height]
-                    nisa.nc_transpose(dst=out, data=source[:, tokens])
-                    nisa.activation(dst=place, op=nl.copy, data=out, scale=affinities[row])
+                nisa.nc_transpose(dst=bank[:, 0, 0:height], data=hT[:, tokens])
+                nisa.nc_transpose(dst=bank[:, 1, 0:height], data=dgTs[c][f][:, tokens])
+                nisa.nc_transpose(dst=bank[:, 2, 0:height], data=duTs[c][f][:, tokens])
+                place, out = made[row][:, :, f * P : f * P + height], bank[:, :, 0:height]
+                nisa.activation(dst=place, op=nl.copy, data=out, scale=affinities[row])
             if woven:
                 for t in range(per_block):
                     for k, at, n in parts(D, COLUMNS):
@@ -233,6 +231,11 @@ def experts_backward(
                     before = [(c, f, hT)]
         for last in before:
             finish(last[0], last[1], last[2], weights)
+        hs, dgs, dus = [], [], []
+        for tile in made:
+            hs.append(tile[:, 0, :])
+            dgs.append(tile[:, 1, :])
+            dus.append(tile[:, 2, :])
         of_weights(dw1, e, step, 0, dgs, xs, F, adding)
         of_weights(dw3, e, step, first_up, dus, xs, F, adding)
         of_weights(dw2, e, 1, 0, dys, hs, D, adding)

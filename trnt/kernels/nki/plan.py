@@ -25,8 +25,8 @@ def forward_room(D, F, B, size, save, usable):
 def backward_room(D, F, B, size, usable, ahead=False):
     """Bytes left for weights and what a group keeps. ahead: beside two blocks' activations, one of them arriving."""
     arriving = (tiles(D) + 2 * tiles(F)) * B * size  # dy^T and the saved g and u
-    block = arriving + 3 * tiles(F) * B * size + 16 * B + D * size + 4 * max(D, F)
-    return usable - SLACK - max(2 * block if ahead else block + 4 * max(D, F), D * (4 + size))
+    block = arriving + 3 * tiles(F) * B * size + 16 * B + (D + max(D, F)) * size
+    return usable - SLACK - max(2 * block if ahead else block + max(D, F) * size, D * (4 + size))
 
 
 def backward_weights(D, F, size):

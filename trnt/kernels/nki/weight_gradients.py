@@ -1,6 +1,6 @@
 """The experts' weight gradients: products over the tokens of a group, summed in PSUM. Plain functions, inlined.
 
-lefts and rights: a tile [P tokens, ...] for each 128 tokens of the group. `adding`: to what lies in HBM already.
+lefts and rights: a tile [P tokens, ...] for each 128 tokens of the group. `adding`: to what lies in HBM already. In the target's dtype.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from trnt.kernels.nki.tiles import COLUMNS, parts
 
 def strip(place, lefts, rights, first, height, columns, adding):
     """place [height, columns] = the sum over tiles of left^T right, left's columns from `first` on."""
-    row = nl.ndarray((height, columns), dtype=nl.float32, buffer=nl.sbuf)
+    row = nl.ndarray((height, columns), dtype=place.dtype, buffer=nl.sbuf)
     if adding:
         nisa.dma_copy(dst=row, src=place)
     for k, c, n in parts(columns, COLUMNS):
