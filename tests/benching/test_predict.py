@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from trnt.benching import names, predict
+from trnt.kernels import hardware
 from trnt.models import registry
 
 
@@ -28,12 +29,12 @@ def test_a_prediction() -> None:
 
 
 def test_the_platform_is_the_user_s_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(predict.PLATFORM, raising=False)
+    monkeypatch.delenv(hardware.PLATFORM, raising=False)
     rows("route", generation="trn1")
-    assert predict.PLATFORM not in os.environ
-    monkeypatch.setenv(predict.PLATFORM, "trn3")
+    assert hardware.PLATFORM not in os.environ
+    monkeypatch.setenv(hardware.PLATFORM, "trn3")
     rows("route", generation="trn1")
-    assert os.environ[predict.PLATFORM] == "trn3"
+    assert os.environ[hardware.PLATFORM] == "trn3"
 
 
 def test_what_has_a_kernel_can_be_predicted() -> None:

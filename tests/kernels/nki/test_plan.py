@@ -23,7 +23,7 @@ def test_qwen3_s_experts_by_hand() -> None:
     """D 2048, F 768, bf16 (nki.md, section 5.4): 12,800 bytes for 128 tokens, 73,728 of weights."""
     assert plan.kept(2048, 768, 128, 2) == 2 * 2048 * 2 + 3 * 768 * 2 == 12_800
     assert plan.backward_weights(2048, 768, 2) == 73_728
-    assert plan.together(2048, 768, 128, 2, TRN2) == 5
+    assert plan.together(2048, 768, 128, 2, TRN2) == 6
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_small_experts_have_long_groups_and_large_ones_a_block(D: int, F: int, B
 
 @pytest.mark.slow
 def test_the_longest_group_fits_as_planned() -> None:
-    """Five blocks of Qwen3's size and one that follows: within the planned bytes, which count two blocks arriving."""
-    by_kernel(Case(700, 2048, 768, 1, 1, 128, torch.bfloat16))
+    """Six blocks of Qwen3's size and one before: within the planned bytes, which count two blocks arriving."""
+    by_kernel(Case(900, 2048, 768, 1, 1, 128, torch.bfloat16))
     peak = experts_backward.report.peak
-    used = TRN2 - plan.backward_room(2048, 768, 128, 2, TRN2, True) + 5 * plan.kept(2048, 768, 128, 2) + 73_728
+    used = TRN2 - plan.backward_room(2048, 768, 128, 2, TRN2, True) + 6 * plan.kept(2048, 768, 128, 2) + 73_728
     assert peak.sbuf <= used <= TRN2

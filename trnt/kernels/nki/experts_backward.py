@@ -13,8 +13,8 @@ gradients contract over tokens, so h, dg and du are transposed once more on the 
 is a product with ones.
 
 Groups (`layout.grouped`). The blocks of an expert are taken up to `together` at a time: a group's weight gradients are
-summed in PSUM over all of its tokens and written once, in x's dtype. One loop per number of blocks over the experts whose
-first group has so many: it writes (zeros where the expert has no token); a last loop adds the groups that follow.
+summed in PSUM over all of its tokens and written once, in x's dtype. One loop for each number of blocks, over the
+experts whose first group has so many, writes (zeros where there is no token); a last loop adds the groups that follow.
 Within a group the tensor engine goes from a tile's p to the products of the tile before, whose derivatives
 the other engines have made meanwhile. dx: rows in HBM, then added up per token as in the forward.
 

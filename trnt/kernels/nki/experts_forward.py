@@ -7,7 +7,7 @@
 Layout. x_TD tokens; w1_EFD, w3_EFD (F, D) and w2_EDF (D, F) per expert as torchtitan has them (`interleaved`: w1 holds
 gate and up in alternating rows, as GPT-OSS does, and w3 is not used). Blocks of B rows in the order of experts, at
 least one per expert (`layout.py`): token_NB the token of each row, T for padding; affinity_NB fp32, 0 for padding;
-bounds_E3 the blocks of expert e: first, first + 1, end; position_TK the row (of N x B) of each choice of each token.
+bounds_E5 the blocks of expert e: first, first + 1, third, half, end; position_TK the row (of N x B) of each choice.
 
 Per expert: weights into SBUF with the contraction on the partitions (DMA transpose), the next expert's while this one
 computes where two fit. Per block: gather and transpose x; gate and up as [F 128, B] in PSUM; h^T [F, B] is at once the
@@ -46,7 +46,7 @@ def experts_forward(
     x_TD,
     token_NB,
     affinity_NB,
-    bounds_E3,
+    bounds_E5,
     position_TK,
     w1_EFD,
     w2_EDF,
@@ -108,27 +108,29 @@ def experts_forward(
         nisa.dma_copy(dst=out, src=b2_ED[e : e + 1, :])
         return gate, up, out
 
-    def arriving(i, t):
-        return gather_rows(x_TD, load_column(token_NB, i, t, nl.int32), dtype)
+    def arriving(i, t, height):
+        return gather_rows(x_TD, load_column(token_NB, i, t, nl.int32, height), dtype)
 
-    def block(i, e, kept, bias, early):
-        """early: the first 128 rows, already on their way, or nothing."""
-        xT = column_tiles(D, B, dtype)
-        for t in range(B // P):
-            transpose_rows(xT, early[t] if t < len(early) else arriving(i, t), t * P)
+    def block(i, e, kept, bias, early, rows):
+        """early: the first 128 rows, already on their way, or nothing. rows: those computed, all or half of B."""
+        xT = column_tiles(D, rows, dtype)
+        for t, at, height in parts(rows, P):
+            transpose_rows(xT, early[t] if t < len(early) else arriving(i, t, height), at)
         hT = []
         for _, _, height in parts(F, P):
-            hT.append(nl.ndarray((height, B), dtype=dtype, buffer=nl.sbuf))
+            hT.append(nl.ndarray((height, rows), dtype=dtype, buffer=nl.sbuf))
         if save:
             saved = nl.ndarray((P, 2, nF, B), dtype=dtype, buffer=nl.sbuf)
             if F % P > 0:
                 nisa.memset(dst=saved[:, :, nF - 1, :], value=0.0)
+            if rows < B:
+                nisa.memset(dst=saved[:, :, :, rows:B], value=0.0, engine=nisa.engine.gpsimd)
         for _, f0, width in parts(F, FC):
             gate, up = kept[0] if resident else gate_up(e, f0, width)
             for j, at, height in parts(width, P):
                 f = f0 // P + j
-                g = nl.ndarray((height, B), dtype=nl.float32, buffer=nl.psum)
-                u = nl.ndarray((height, B), dtype=nl.float32, buffer=nl.psum)
+                g = nl.ndarray((height, rows), dtype=nl.float32, buffer=nl.psum)
+                u = nl.ndarray((height, rows), dtype=nl.float32, buffer=nl.psum)
                 for pair in ((g, gate), (u, up)):
                     for k, _, depth in parts(D, P):
                         nisa.nc_matmul(
@@ -140,50 +142,63 @@ def experts_forward(
                 bg = bias[0][0:height, f : f + 1] if has_bias else None
                 bu = bias[1][0:height, f : f + 1] if has_bias else None
                 if save:
-                    keep(saved[0:height, 0, f, :], g, bg, act, limit, has_bias, False)
-                    keep(saved[0:height, 1, f, :], u, bu, act, limit, has_bias, True)
+                    keep(saved[0:height, 0, f, 0:rows], g, bg, act, limit, has_bias, False)
+                    keep(saved[0:height, 1, f, 0:rows], u, bu, act, limit, has_bias, True)
                 activate(hT[f], g, u, bg, bu, act, limit, has_bias)
         if save:
             whole = saved_NP2fB.ap(pattern=[[2 * nF * B, P], [1, 2 * nF * B]], scalar_offset=i, indirect_dim=0)
             nisa.dma_copy(dst=whole, src=saved)
         for _, d0, width in parts(D, DC):
             wd = kept[1] if resident else down(e, d0, width)
-            for t in range(B // P):
-                affinity = load_column(affinity_NB, i, t, nl.float32)
-                out = nl.ndarray((P, width), dtype=dtype, buffer=nl.sbuf)
+            for t, top, high in parts(rows, P):
+                affinity = load_column(affinity_NB, i, t, nl.float32, high)
+                out = nl.ndarray((high, width), dtype=dtype, buffer=nl.sbuf)
                 for _, at, n in parts(width, COLUMNS):
-                    y = nl.ndarray((P, n), dtype=nl.float32, buffer=nl.psum)
+                    y = nl.ndarray((high, n), dtype=nl.float32, buffer=nl.psum)
                     for f, _, height in parts(F, P):
                         nisa.nc_matmul(
                             dst=y,
-                            stationary=hT[f][:, t * P : (t + 1) * P],
+                            stationary=hT[f][:, top : top + high],
                             moving=wd[0:height, f, at : at + n],
                             accumulate=f > 0,
                         )
                     if has_bias:
                         b2 = bias[2][:, d0 + at : d0 + at + n]
-                        nisa.nc_matmul(dst=y, stationary=ones, moving=b2, accumulate=True)
+                        nisa.nc_matmul(dst=y, stationary=ones[:, 0:high], moving=b2, accumulate=True)
                     nisa.activation(dst=out[:, at : at + n], op=nl.copy, data=y, scale=affinity)
-                row = rows_NBD.ap(pattern=[[D, P], [1, width]], offset=t * P * D + d0, scalar_offset=i, indirect_dim=0)
+                row = rows_NBD.ap(pattern=[[D, high], [1, width]], offset=top * D + d0, scalar_offset=i, indirect_dim=0)
                 nisa.dma_copy(dst=row, src=out)
 
-    coming = load(0) if resident else None
+    coming = None
     for e in range(E):
+        bounds = []
+        for which in range(5):
+            bounds.append(nisa.register_alloc())
+            nisa.register_load(bounds[which], bounds_E5[e : e + 1, which])
+        # Before the next expert's weights, which keep the queue busy. The next block may be another expert's.
+        early = [arriving(bounds[0], 0, P)]
+        if e == 0 and resident:
+            coming = load(0)
+        if B == P:
+            early.append(arriving(bounds[1], 0, P))
         kept = coming
-        begin, second, end = nisa.register_alloc(), nisa.register_alloc(), nisa.register_alloc()
-        nisa.register_load(begin, bounds_E3[e : e + 1, 0])
-        nisa.register_load(second, bounds_E3[e : e + 1, 1])
-        nisa.register_load(end, bounds_E3[e : e + 1, 2])
-        early = [arriving(begin, 0)]  # before the next expert's weights, which keep the queue busy
         if resident and ahead and e + 1 < E:
             coming = load(e + 1)
         bias = biases(e) if has_bias else None
-        block(begin, e, kept, bias, early)
+        block(bounds[0], e, kept, bias, early[0:1], B)
+
+        def second(i):
+            block(i, e, kept, bias, early[1:2], B)
 
         def body(i):
-            block(i, e, kept, bias, [])
+            block(i, e, kept, bias, [], B)
 
-        nl.fori_loop(second, end, body)
+        def half(i):
+            block(i, e, kept, bias, [], B // 2)
+
+        nl.fori_loop(bounds[1], bounds[2], second)
+        nl.fori_loop(bounds[2], bounds[3], body)
+        nl.fori_loop(bounds[3], bounds[4], half)
         if resident and not ahead and e + 1 < E:
             coming = load(e + 1)
     add_up(out_TD, rows_NBD.reshape((N * B, D)), position_TK)

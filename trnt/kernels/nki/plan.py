@@ -17,7 +17,7 @@ def tiles(length):
 def forward_room(D, F, B, size, save, usable):
     """Bytes left for weights beside one block's activations."""
     saved = 2 * tiles(F) * B * size if save else 0
-    block = 2 * D * size + tiles(D) * B * size + tiles(F) * B * size + saved + 3 * 4 * B + D * size
+    block = 3 * D * size + tiles(D) * B * size + tiles(F) * B * size + saved + 3 * 4 * B + D * size
     combine = D * 4 + D * size  # another phase, never at the same time
     return usable - SLACK - max(block, combine)
 

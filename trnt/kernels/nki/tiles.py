@@ -27,19 +27,20 @@ def parts(length, step):
 
 
 def gather_rows(x_TD, ids_P1, dtype):
-    """A tile [P, D] with the rows of x that ids name; zeros where the id is T."""
+    """A tile [rows, D] with the rows of x that ids name; zeros where the id is T."""
     D = x_TD.shape[1]
-    rows = nl.ndarray((P, D), dtype=dtype, buffer=nl.sbuf)
+    height = ids_P1.shape[0]
+    rows = nl.ndarray((height, D), dtype=dtype, buffer=nl.sbuf)
     nisa.memset(dst=rows, value=0.0, engine=nisa.engine.gpsimd)
-    picked = x_TD.ap(pattern=[[D, P], [1, D]], vector_offset=ids_P1, indirect_dim=0)
+    picked = x_TD.ap(pattern=[[D, height], [1, D]], vector_offset=ids_P1, indirect_dim=0)
     nisa.dma_copy(dst=rows, src=picked, oob_mode=nisa.oob_mode.skip)
     return rows
 
 
-def load_column(source_NB, block, tile, dtype):
-    """A tile [P, 1] with the entries of 128 rows of a block: token numbers or affinities."""
-    column = nl.ndarray((P, 1), dtype=dtype, buffer=nl.sbuf)
-    entries = source_NB.ap(pattern=[[1, P], [1, 1]], offset=tile * P, scalar_offset=block, indirect_dim=0)
+def load_column(source_NB, block, tile, dtype, height=P):
+    """A tile [height, 1] with the entries of so many rows, from 128 tile, of a block: token numbers or affinities."""
+    column = nl.ndarray((height, 1), dtype=dtype, buffer=nl.sbuf)
+    entries = source_NB.ap(pattern=[[1, height], [1, 1]], offset=tile * P, scalar_offset=block, indirect_dim=0)
     nisa.dma_copy(dst=column, src=entries)
     return column
 
@@ -54,13 +55,13 @@ def column_tiles(D, B, dtype):
 
 def transpose_rows(dsts, rows_PD, first):
     """Columns first.. of `column_tiles` = the rows, transposed, four to a PSUM bank."""
-    D = rows_PD.shape[1]
+    height, D = rows_PD.shape
     for number, begin, size in parts(D, 4 * P):
-        bank = nl.ndarray((P, 4, P), dtype=rows_PD.dtype, buffer=nl.psum)
+        bank = nl.ndarray((P, 4, height), dtype=rows_PD.dtype, buffer=nl.psum)
         full = size // P
         for j, at, width in parts(size, P):
             nisa.nc_transpose(dst=bank[0:width, j, :], data=rows_PD[:, begin + at : begin + at + width])
-        dst = dsts[number][:, :, first : first + P]
+        dst = dsts[number][:, :, first : first + height]
         if full > 0:
             nisa.tensor_copy(dst=dst[:, 0:full, :], src=bank[:, 0:full, :])
         if size % P > 0:

@@ -1,6 +1,7 @@
 """The experts' weight gradients: products over the tokens of a group, summed in PSUM. Plain functions, inlined.
 
-lefts and rights: a tile [P tokens, ...] for each 128 tokens of the group. `adding`: to what lies in HBM already. In the target's dtype.
+lefts and rights: a tile [P tokens, ...] for each 128 tokens of the group. `adding`: to what lies in HBM already, in the
+target's dtype.
 """
 
 from __future__ import annotations
