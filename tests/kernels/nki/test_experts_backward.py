@@ -103,7 +103,7 @@ def test_however_many_blocks_are_taken_together(most: int) -> None:
     found = experts_backward(dout, x, *grouped(layout, most), saved, w1, w2, w3)
     one = experts_backward(dout, x, *grouped(layout, 1), saved, w1, w2, w3)
     for got, expected in zip(found, one, strict=True):
-        blocks = int(layout.bounds_E5[-1, 4])
+        blocks = int(layout.bounds_E6[-1, 4])
         got, expected = (t[:blocks] if t.shape == layout.token_NB.shape else t for t in (got, expected))
         assert torch.allclose(got, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
 

@@ -7,7 +7,7 @@
 Layout. x_TD tokens; w1_EFD, w3_EFD (F, D) and w2_EDF (D, F) per expert as torchtitan has them (`interleaved`: w1 holds
 gate and up in alternating rows, as GPT-OSS does, and w3 is not used). Blocks of B rows in the order of experts, at
 least one per expert (`layout.py`): token_NB the token of each row, T for padding; affinity_NB fp32, 0 for padding;
-bounds_E5 the blocks of expert e: first, first + 1, third, half, end; position_TK the row (of N x B) of each choice.
+bounds_E6 the blocks of expert e (`layout.Layout`); position_TK the row (of N x B) of each choice of each token.
 
 Per expert: weights into SBUF with the contraction on the partitions (DMA transpose), the next expert's while this one
 computes where two fit. Per block: gather and transpose x; gate and up as [F 128, B] in PSUM; h^T [F, B] is at once the
@@ -46,7 +46,7 @@ def experts_forward(
     x_TD,
     token_NB,
     affinity_NB,
-    bounds_E5,
+    bounds_E6,
     position_TK,
     w1_EFD,
     w2_EDF,
@@ -109,13 +109,17 @@ def experts_forward(
         return gate, up, out
 
     def arriving(i, t, height):
-        return gather_rows(x_TD, load_column(token_NB, i, t, nl.int32, height), dtype)
+        """Rows and their affinities."""
+        rows = gather_rows(x_TD, load_column(token_NB, i, t, nl.int32, height), dtype)
+        return rows, load_column(affinity_NB, i, t, nl.float32, height)
 
     def block(i, e, kept, bias, early, rows):
-        """early: the first 128 rows, already on their way, or nothing. rows: those computed, all or half of B."""
-        xT = column_tiles(D, rows, dtype)
+        """early: the first 128 rows and their affinities, already on their way, or nothing. rows: all of B or half."""
+        xT, affinities = column_tiles(D, rows, dtype), []
         for t, at, height in parts(rows, P):
-            transpose_rows(xT, early[t] if t < len(early) else arriving(i, t, height), at)
+            arrived = early[t] if t < len(early) else arriving(i, t, height)
+            transpose_rows(xT, arrived[0], at)
+            affinities.append(arrived[1])
         hT = []
         for _, _, height in parts(F, P):
             hT.append(nl.ndarray((height, rows), dtype=dtype, buffer=nl.sbuf))
@@ -151,7 +155,6 @@ def experts_forward(
         for _, d0, width in parts(D, DC):
             wd = kept[1] if resident else down(e, d0, width)
             for t, top, high in parts(rows, P):
-                affinity = load_column(affinity_NB, i, t, nl.float32, high)
                 out = nl.ndarray((high, width), dtype=dtype, buffer=nl.sbuf)
                 for _, at, n in parts(width, COLUMNS):
                     y = nl.ndarray((high, n), dtype=nl.float32, buffer=nl.psum)
@@ -165,22 +168,22 @@ def experts_forward(
                     if has_bias:
                         b2 = bias[2][:, d0 + at : d0 + at + n]
                         nisa.nc_matmul(dst=y, stationary=ones[:, 0:high], moving=b2, accumulate=True)
-                    nisa.activation(dst=out[:, at : at + n], op=nl.copy, data=y, scale=affinity)
+                    nisa.activation(dst=out[:, at : at + n], op=nl.copy, data=y, scale=affinities[t])
                 row = rows_NBD.ap(pattern=[[D, high], [1, width]], offset=top * D + d0, scalar_offset=i, indirect_dim=0)
                 nisa.dma_copy(dst=row, src=out)
 
     coming = None
     for e in range(E):
         bounds = []
-        for which in range(5):
+        for which in range(6):
             bounds.append(nisa.register_alloc())
-            nisa.register_load(bounds[which], bounds_E5[e : e + 1, which])
+            nisa.register_load(bounds[which], bounds_E6[e : e + 1, which])
         # Before the next expert's weights, which keep the queue busy. The next block may be another expert's.
         early = [arriving(bounds[0], 0, P)]
         if e == 0 and resident:
             coming = load(0)
         if B == P:
-            early.append(arriving(bounds[1], 0, P))
+            early.append(arriving(bounds[5], 0, P))
         kept = coming
         if resident and ahead and e + 1 < E:
             coming = load(e + 1)

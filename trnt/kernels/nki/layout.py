@@ -1,7 +1,7 @@
 """Where each routed token goes: blocks of B rows in the order of experts. Static shapes, nothing read back.
 
 Every expert has at least one block, so that an expert without tokens still writes its (zero) gradients. N, the number
-of blocks, is a bound: R / B + E, and one so that every expert has a next block; the kernels run only those that exist.
+of blocks, is a bound: R / B + E; the kernels run only those that exist.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ BLOCKS = (128, 256, 512)
 
 class Layout(NamedTuple):
     """int32 but for the affinities (fp32). token_NB: the token of each row, T for padding; affinity_NB: 0 for padding;
-    bounds_E5: each expert's blocks: first, first + 1, the third, the first of which only half the rows are used, end
-    (each at most the end); position_TK: the row of each choice."""
+    bounds_E6: each expert's blocks: first, first + 1, the third, the first of which only half the rows are used, end
+    (each at most the end), and some block after the first; position_TK: the row of each choice."""
 
     token_NB: torch.Tensor
     affinity_NB: torch.Tensor
-    bounds_E5: torch.Tensor
+    bounds_E6: torch.Tensor
     position_TK: torch.Tensor
 
 
@@ -39,7 +39,7 @@ def arrange(scores_TK: torch.Tensor, ids_TK: torch.Tensor, num_experts: int, blo
     sorted_R = ids_R[order_R]
     rank_R = torch.arange(routed, device=device) - before_E[sorted_R]
     row_R = first_E[sorted_R] * block + rank_R
-    N = routed // block + num_experts + 1
+    N = routed // block + num_experts
     token = torch.full((N * block,), T, dtype=torch.int32, device=device)
     token = token.scatter(0, row_R, (order_R // K).int())
     affinity = torch.zeros(N * block, dtype=torch.float32, device=device)
@@ -48,7 +48,8 @@ def arrange(scores_TK: torch.Tensor, ids_TK: torch.Tensor, num_experts: int, blo
     third_E = torch.minimum(first_E + 2, end_E)
     last_E = counts_E - (blocks_E - 1) * block
     half_E = torch.where((last_E <= block // 2) & (blocks_E > 2), end_E - 1, end_E)
-    bounds = torch.stack([first_E, first_E + 1, third_E, half_E, end_E], dim=1).int()
+    after_E = (first_E + 1).clamp(max=N - 1)
+    bounds = torch.stack([first_E, first_E + 1, third_E, half_E, end_E, after_E], dim=1).int()
     return Layout(token.view(N, block), affinity.view(N, block), bounds, position.view(T, K))
 
 
@@ -66,7 +67,7 @@ class Grouped(NamedTuple):
 
 def grouped(layout: Layout, most: int) -> Grouped:
     """Every expert's blocks in groups of `most`, what is left over (1 to `most`) as its first group."""
-    first_E, *_, end_E = layout.bounds_E5.long().unbind(1)
+    first_E, *_, end_E, _ = layout.bounds_E6.long().unbind(1)
     count_E = end_E - first_E
     size_E = (count_E - 1) % most + 1
     order_E = torch.argsort(size_E, stable=True)

@@ -206,7 +206,7 @@ def _(
     limit: Any,
     block: Any,
 ) -> Any:
-    blocks = ids.shape[0] * ids.shape[1] // block + w2.shape[0] + 1
+    blocks = ids.shape[0] * ids.shape[1] // block + w2.shape[0]
     return x.new_empty(x.shape), x.new_empty(blocks, P, 2, -(-w2.shape[2] // P), block)
 
 
