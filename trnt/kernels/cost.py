@@ -74,8 +74,8 @@ def nanoseconds(one: Issued, rates: Rates) -> float:
     """How long an instruction takes its engine (a DMA: the bandwidth)."""
     if one.engine == "dma":
         queues = min(16, -(-one.rows // 8))
-        rate = min(rates.dma * share(one.run) * (TRANSPOSE if one.name == "dma_transpose" else 1), rates.hbm)
-        return one.moved / (rate * queues / 16)
+        rate = rates.dma * share(one.run) * (TRANSPOSE if one.name == "dma_transpose" else 1) * queues / 16
+        return one.moved / min(rate, rates.hbm)
     clock = {"tensor": rates.tensor, "vector": rates.vector, "scalar": rates.scalar, "gpsimd": rates.gpsimd}
     return max(cycles(one), rates.step) / clock[one.engine]
 
