@@ -9,12 +9,12 @@ SLACK = 12288  # bytes of each partition left for small tiles: indices, affiniti
 MOST_TILES = 6  # of 128 tokens in a group of the backward: its code grows with the square of it
 
 
-def tiles(length):
+def tiles(length: int) -> int:
     """How many tiles of 128 hold `length`."""
     return (length + P - 1) // P
 
 
-def forward_room(D, F, B, size, save, usable):
+def forward_room(D: int, F: int, B: int, size: int, save: bool, usable: int) -> int:
     """Bytes left for weights beside one block's activations."""
     saved = 2 * tiles(F) * B * size if save else 0
     block = 3 * D * size + tiles(D) * B * size + tiles(F) * B * size + saved + 3 * 4 * B + D * size
@@ -22,30 +22,30 @@ def forward_room(D, F, B, size, save, usable):
     return usable - SLACK - max(block, combine)
 
 
-def backward_room(D, F, B, size, usable, ahead=False):
+def backward_room(D: int, F: int, B: int, size: int, usable: int, ahead: bool = False) -> int:
     """Bytes left for weights and what a group keeps. ahead: beside two blocks' activations, one of them arriving."""
     arriving = (tiles(D) + 2 * tiles(F)) * B * size  # dy^T and the saved g and u
     block = arriving + 3 * tiles(F) * B * size + 16 * B + (D + max(D, F)) * size
     return usable - SLACK - max(2 * block if ahead else block + max(D, F) * size, D * (4 + size))
 
 
-def backward_weights(D, F, size):
+def backward_weights(D: int, F: int, size: int) -> int:
     """Bytes of one expert's weights as the backward holds them."""
     return (tiles(D) * F + 2 * tiles(F) * D) * size
 
 
-def kept(D, F, B, size):
+def kept(D: int, F: int, B: int, size: int) -> int:
     """Bytes that a block leaves for its weight gradients: x, dy, a h, a dg and a du, tokens on the partitions."""
     return (2 * D + 3 * F) * size * (B // P)
 
 
-def together(D, F, B, size, usable):
+def together(D: int, F: int, B: int, size: int, usable: int) -> int:
     """How many blocks of an expert the backward takes as one group, whose weight gradients are summed on chip."""
     room = backward_room(D, F, B, size, usable, True) - backward_weights(D, F, size)
     return max(1, min(MOST_TILES // (B // P), room // kept(D, F, B, size)))
 
 
-def width_that_fits(room, per_column, step, length):
+def width_that_fits(room: int, per_column: int, step: int, length: int) -> int:
     """The most columns, a multiple of `step`, whose two copies (one in use, one arriving) fit `room` bytes."""
     if length * per_column <= room:
         return length
