@@ -16,7 +16,6 @@ from trnt.kernels.nki import torch_ops
 from trnt.kernels.routed import RoutedSwiGLU, by_expert
 
 NAMES = ("x", "scores", "w1", "w2", "w3")
-BLOCK = 128
 
 
 def inputs(sizes: Sizes, device: str, dtype: torch.dtype) -> SimpleNamespace:
@@ -112,7 +111,8 @@ def backward_by(function: Callable[..., Any], *, owned: bool) -> Callable[[Simpl
 def nki(x: Any, scores: Any, ids: Any, w1: Any, w2: Any, w3: Any) -> torch.Tensor:
     """The NKI kernels: on CPU tensors interpreted, on a Neuron device compiled."""
     none = (None, None, None)
-    return torch_ops.experts_forward(x, scores, ids, w1, w2, w3, *none, "silu", torch_ops.GPT_OSS_LIMIT, BLOCK)[0]
+    options = ("silu", torch_ops.GPT_OSS_LIMIT, torch_ops.block_of(w2))
+    return torch_ops.experts_forward(x, scores, ids, w1, w2, w3, *none, *options)[0]
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

@@ -64,7 +64,7 @@ REAL = {
     "Qwen3-235B-A22B": Case(20, 4096, 1536, 1, 1, 256, BF16),
     "DeepSeek-V3 16B": Case(20, 2048, 1408, 1, 1, 256, BF16),
     "DeepSeek-V3 671B": Case(20, 7168, 2048, 1, 1, 128, BF16),
-    "GPT-OSS 20b": Case(20, 2880, 2880, 1, 1, 128, BF16, act="clamped", bias=True, interleaved=True, scale=3),
+    "GPT-OSS 20b": Case(20, 2880, 2880, 1, 1, 256, BF16, act="clamped", bias=True, interleaved=True, scale=3),
 }
 
 

@@ -34,6 +34,21 @@ def test_small_experts_have_long_groups_and_large_ones_a_block(D: int, F: int, B
     assert plan.together(D, F, B, size, TRN2) == blocks
 
 
+@pytest.mark.parametrize(
+    ("D", "F", "block"),
+    [
+        (2048, 768, 128),  # Qwen3-30B-A3B: its weights stay
+        (2880, 2880, 256),  # GPT-OSS: 50 MB stream for each block
+        (4096, 1536, 256),  # Qwen3-235B-A22B
+        (7168, 2048, 128),  # DeepSeek-V3: 256 rows leave no room for a chunk of weights
+    ],
+)
+def test_the_rows_of_a_block(D: int, F: int, block: int) -> None:
+    assert plan.block_rows(D, F, 2, TRN2) == block
+    assert plan.fits(D, F, block, 2, TRN2)
+    assert not plan.fits(7168, 2048, 256, 2, TRN2)
+
+
 @pytest.mark.slow
 def test_the_longest_group_fits_as_planned() -> None:
     """Six blocks of Qwen3's size and one before: within the planned bytes, which count two blocks arriving."""

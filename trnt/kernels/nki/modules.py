@@ -17,9 +17,6 @@ from trnt.kernels.moe import AddLoss, Router, balance_loss
 from trnt.kernels.nki import torch_ops
 from trnt.parallel.parts import local
 
-BLOCK = 128
-"""Rows of a block: the least padding, and the tensor engine is full at 128 (../docs/kernels.md)."""
-
 
 class NkiRouter(Router):
     """The router with scores, choice and affinities by `trnt::route`; the gate's product stays torch's."""
@@ -71,7 +68,7 @@ class NkiExperts(GroupedExperts):
     def compute(self, x_TD: torch.Tensor, scores_TK: torch.Tensor, ids_TK: torch.Tensor) -> torch.Tensor:
         """(T, D) from tokens, affinities and choices."""
         weights = [local(weight).to(x_TD.dtype) for weight in (self.w1_EFD, self.w2_EDF, self.w3_EFD)]
-        options = ("silu", torch_ops.GPT_OSS_LIMIT, BLOCK)
+        options = ("silu", torch_ops.GPT_OSS_LIMIT, torch_ops.block_of(weights[1]))
         return torch_ops.experts_forward(x_TD, scores_TK, ids_TK, *weights, None, None, None, *options)[0]
 
 
@@ -88,7 +85,7 @@ class NkiClampedExperts(GptOssGroupedExperts):
         """(T, D) from tokens, affinities and choices."""
         held = (self.mlp1_weight_EGD, self.mlp2_weight_EDF, self.mlp1_bias_EG, self.mlp2_bias_ED)
         w1, w2, b1, b2 = (local(tensor).to(x_TD.dtype) for tensor in held)
-        options = ("clamped", self.swiglu_limit, BLOCK)
+        options = ("clamped", self.swiglu_limit, torch_ops.block_of(w2))
         return torch_ops.experts_forward(x_TD, scores_TK, ids_TK, w1, w2, None, b1, b2, None, *options)[0]
 
 

@@ -50,3 +50,30 @@ def width_that_fits(room: int, per_column: int, step: int, length: int) -> int:
     if length * per_column <= room:
         return length
     return min(length, room // (2 * per_column) // step * step)
+
+
+def fits(D: int, F: int, B: int, size: int, usable: int) -> bool:
+    """Whether both kernels have room for a chunk of weights beside the activations of blocks of B rows."""
+    forward, backward = forward_room(D, F, B, size, True, usable), backward_room(D, F, B, size, usable)
+    backward -= kept(D, F, B, size)
+    chunks = [
+        width_that_fits(forward, 2 * tiles(D) * size, P, F),
+        width_that_fits(forward, tiles(F) * size, P, D),
+        width_that_fits(backward, tiles(D) * size, P, F),
+        width_that_fits(backward, 2 * tiles(F) * size, P, D),
+    ]
+    return min(chunks) > 0
+
+
+def block_rows(D: int, F: int, size: int, usable: int) -> int:
+    """How many rows a block should have.
+
+    128 where both kernels hold an expert's weights: the least padding, and the tensor engine is full. Else the weights
+    stream once per block and their gradients are added up in HBM: about as long as the products of 218 rows take in the
+    forward and 327 in the backward (rates of trn2, `cost.RATES`), so 256 where they fit.
+    """
+    weights = backward_weights(D, F, size)
+    held = backward_room(D, F, P, size, usable) - kept(D, F, P, size) >= weights
+    if held and forward_room(D, F, P, size, True, usable) >= weights:
+        return P
+    return 2 * P if fits(D, F, 2 * P, size, usable) else P

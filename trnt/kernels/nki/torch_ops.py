@@ -19,7 +19,7 @@ from trnt.kernels.nki import api
 from trnt.kernels.nki.experts_backward import experts_backward as backward_kernel
 from trnt.kernels.nki.experts_forward import experts_forward as forward_kernel
 from trnt.kernels.nki.layout import arrange, grouped
-from trnt.kernels.nki.plan import P, together
+from trnt.kernels.nki.plan import P, block_rows, together
 from trnt.kernels.nki.route import route as route_kernel
 
 GPT_OSS_LIMIT = 7.0
@@ -52,6 +52,11 @@ def launch(kernel: Any, *args: Any, **options: Any) -> Any:
 
     wrap = getattr(torch_neuronx, "wrap_nki", None)
     return (kernel if wrap is None else wrap(kernel))(*args, **options)
+
+
+def block_of(w2_EDF: torch.Tensor) -> int:
+    """Rows of a block for experts of these sizes and dtype."""
+    return block_rows(w2_EDF.shape[1], w2_EDF.shape[2], w2_EDF.itemsize, hardware.present().sbuf_usable)
 
 
 @operator("trnt::route")
