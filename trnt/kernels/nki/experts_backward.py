@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from trnt.kernels.nki.activations import derivatives
 from trnt.kernels.nki.api import nisa, nki, nl
-from trnt.kernels.nki.plan import P, backward_room, backward_weights, kept, tiles, width_that_fits
+from trnt.kernels.nki.plan import P, backward_room, backward_weights, dx_chunk, kept, tiles, width_that_fits
 from trnt.kernels.nki.tiles import (
     COLUMNS,
     add_up,
@@ -78,8 +78,9 @@ def experts_backward(
     resident = backward_weights(D, F, size) <= room
     woven = resident and per_block * len(parts(D, COLUMNS)) <= 4  # dx in PSUM while h is still being made
     FC = F if resident else width_that_fits(room, nD * size, P, F)
-    DC = D if resident else width_that_fits(room, 2 * nF * size, P, D)
-    assert min(FC, DC) > 0, "a group's activations leave no room for weights: take a smaller block"
+    DC, held = dx_chunk(D, F, B, size, room)
+    held = nF if resident else held
+    assert min(FC, held) > 0, "a group's activations leave no room for weights: take a smaller block"
 
     dx_TD = nl.ndarray((T, D), dtype=dtype, buffer=nl.shared_hbm)
     rows_NBD = nl.ndarray((N, B, D), dtype=dtype, buffer=nl.private_hbm)
@@ -97,9 +98,11 @@ def experts_backward(
     def down(e, begin, width):
         return load_rows(w2_EDF, e, 0, 1, D, begin, width, dtype)
 
-    def gate_up(e, begin, width):
-        gate = load_rows(w1_EFD, e, 0, step, F, begin, width, dtype)
-        return gate, load_rows(wu, e, first_up, step, F, begin, width, dtype)
+    def gate_up(e, tile, count, begin, width):
+        """Columns begin.. of w1 and w3 in `count` tiles of 128 rows."""
+        rows = min(F - tile * P, count * P)
+        gate = load_rows(w1_EFD, e, tile * P * step, step, rows, begin, width, dtype)
+        return gate, load_rows(wu, e, tile * P * step + first_up, step, rows, begin, width, dtype)
 
     def group(i, count, adding):
         """All gradients of the `count` blocks of group i; adding: to what the expert's first group wrote."""
@@ -143,14 +146,14 @@ def experts_backward(
             derivatives(hT, dgTs[c][f], duTs[c][f], phTs[c][f], g, u, p, act, limit)
             return hT
 
-        def add_dx(sums, c, t, f, weights, at, n):
-            """What tile f of F gives to columns at.. of dx of tile t of block c."""
+        def add_dx(sums, c, t, f, weights, tile, at, n):
+            """What tile f of F, `tile` and columns at.. of the weights, gives to dx of tile t of block c."""
             height, tokens = dgTs[c][f].shape[0], slice(t * P, (t + 1) * P)
             for which, made in ((0, dgTs[c][f]), (1, duTs[c][f])):
                 nisa.nc_matmul(
                     dst=sums,
                     stationary=made[:, tokens],
-                    moving=weights[which][0:height, f, at : at + n],
+                    moving=weights[which][0:height, tile, at : at + n],
                     accumulate=f + which > 0,
                 )
 
@@ -170,7 +173,7 @@ def experts_backward(
                     for k, at, n in parts(D, COLUMNS):
                         if f == 0:
                             banks[c].append(nl.ndarray((P, n), dtype=nl.float32, buffer=nl.psum))
-                        add_dx(banks[c][t * len(parts(D, COLUMNS)) + k], c, t, f, weights, at, n)
+                        add_dx(banks[c][t * len(parts(D, COLUMNS)) + k], c, t, f, weights, f, at, n)
             if f == nF - 1:
                 leave(c, weights)
 
@@ -190,31 +193,40 @@ def experts_backward(
             entries = da_NB.ap(pattern=[[1, P], [1, 1]], offset=offset, scalar_offset=first, indirect_dim=0)
             nisa.dma_copy(dst=entries, src=da)
 
+        def sum_dx(c, weights, begin, width):
+            """PSUM with columns begin.. of dx of block c, by tiles of tokens and 512 columns."""
+            sums = []
+            for _ in range(per_block):
+                for _, _, n in parts(width, COLUMNS):
+                    sums.append(nl.ndarray((P, n), dtype=nl.float32, buffer=nl.psum))
+            for _, tile, count in parts(nF, held):
+                arrived = weights if resident else gate_up(e, tile, count, begin, width)
+                for t in range(per_block):
+                    for k, at, n in parts(width, COLUMNS):
+                        for f in range(tile, tile + count):
+                            place = sums[t * len(parts(width, COLUMNS)) + k]
+                            add_dx(place, c, t, f, arrived, f - tile, at + begin if resident else at, n)
+            return sums
+
         def leave(c, weights):
             """d_a and dx of block c."""
             for t in range(per_block):
                 affinity_gradient(c, t)
-            for _, begin, width in parts(D, DC):
-                if not resident:
-                    weights = gate_up(e, begin, width)
+            for _, begin, width in parts(D, D if woven else DC):
+                sums = banks[c] if woven else sum_dx(c, weights, begin, width)
                 for t in range(per_block):
                     row = c * per_block + t
                     dx = nl.ndarray((P, width), dtype=dtype, buffer=nl.sbuf)
                     for k, at, n in parts(width, COLUMNS):
-                        if woven:
-                            sums = banks[c][t * len(parts(D, COLUMNS)) + k]
-                        else:
-                            sums = nl.ndarray((P, n), dtype=nl.float32, buffer=nl.psum)
-                            for f in range(nF):
-                                add_dx(sums, c, t, f, weights, at, n)
-                        nisa.activation(dst=dx[:, at : at + n], op=nl.copy, data=sums, scale=affinities[row])
+                        done = sums[t * len(parts(width, COLUMNS)) + k]
+                        nisa.activation(dst=dx[:, at : at + n], op=nl.copy, data=done, scale=affinities[row])
                     pattern, offset = [[D, P], [1, width]], row * P * D + begin
                     place = rows_NBD.ap(pattern=pattern, offset=offset, scalar_offset=first, indirect_dim=0)
                     nisa.dma_copy(dst=place, src=dx)
 
         arrive(0)
         w2 = down(e, 0, F) if resident else None
-        weights = gate_up(e, 0, D) if resident else None
+        weights = gate_up(e, 0, nF, 0, D) if resident else None
         b2 = load_rows(b2_ED, e, 0, 1, D, 0, 1, dtype) if has_bias else None
         before = []  # the tile whose derivatives the other engines make meanwhile
         for c in range(count):

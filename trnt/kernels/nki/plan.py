@@ -52,6 +52,19 @@ def width_that_fits(room: int, per_column: int, step: int, length: int) -> int:
     return min(length, room // (2 * per_column) // step * step)
 
 
+def dx_chunk(D: int, F: int, B: int, size: int, room: int) -> tuple[int, int]:
+    """(columns, tiles of 128 rows) of w1 and w3 that come at a time for dx: four PSUM banks of it, twice in `room`.
+
+    Wide before many: what lies together decides the DMA rate. No tiles: they do not fit.
+    """
+    columns = min(D, max(1, 4 // (B // P)) * 512)
+    while columns > P and 4 * columns * size > room:
+        columns = tiles(columns // 2) * P
+    if 2 * tiles(F) * columns * size <= room:
+        return columns, tiles(F)
+    return columns, max(0, room // (4 * columns * size))
+
+
 def fits(D: int, F: int, B: int, size: int, usable: int) -> bool:
     """Whether both kernels have room for a chunk of weights beside the activations of blocks of B rows."""
     forward, backward = forward_room(D, F, B, size, True, usable), backward_room(D, F, B, size, usable)
@@ -60,7 +73,7 @@ def fits(D: int, F: int, B: int, size: int, usable: int) -> bool:
         width_that_fits(forward, 2 * tiles(D) * size, P, F),
         width_that_fits(forward, tiles(F) * size, P, D),
         width_that_fits(backward, tiles(D) * size, P, F),
-        width_that_fits(backward, 2 * tiles(F) * size, P, D),
+        dx_chunk(D, F, B, size, backward)[1],
     ]
     return min(chunks) > 0
 
