@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from trnt.kernels import hardware, reference
+from trnt.kernels import reference
 from trnt.kernels.nki.experts_backward import experts_backward
 from trnt.kernels.nki.experts_forward import experts_forward
-from trnt.kernels.nki.layout import Grouped, Layout, arrange, grouped
-from trnt.kernels.nki.plan import together
+from trnt.kernels.nki.layout import arrange
+from trnt.kernels.nki.torch_ops import for_backward
 
 NAMES = ("out", "dx", "dscores", "dw1", "dw2", "dw3", "db1", "db2", "db3")
 # Roundings to bf16 in a row between the inputs and the output: forward h, row, out; backward saved g and u, h, dg or
@@ -75,12 +75,6 @@ def woven(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.stack([a, b], 2).flatten(1, 2).contiguous()
 
 
-def for_backward(case: Case, layout: Layout) -> Grouped:
-    """The layout as the backward takes it."""
-    usable = hardware.present().sbuf_usable
-    return grouped(layout, together(case.D, case.F, case.B, case.dtype.itemsize, usable))
-
-
 def by_kernel(case: Case) -> dict[str, torch.Tensor]:
     """Everything that the two kernels compute."""
     x, scores, ids, w1, w2, w3, b1, b2, b3, dout = tensors(case)
@@ -91,7 +85,7 @@ def by_kernel(case: Case) -> dict[str, torch.Tensor]:
         biases = (woven(b1, b3), b2, None) if case.interleaved else (b1, b2, b3)
     options = {"act": case.act, "interleaved": case.interleaved, "has_bias": case.bias}
     out, saved = experts_forward(x, *layout, *weights, *biases, **options)
-    dx, da, *rest = experts_backward(dout, x, *for_backward(case, layout), saved, *weights, biases[1], **options)
+    dx, da, *rest = experts_backward(dout, x, *for_backward(layout, w2), saved, *weights, biases[1], **options)
     found = {"out": out, "dx": dx, "dscores": da.reshape(-1)[layout.position_TK.long()]}
     if case.interleaved:
         found |= {"dw1": rest[0][:, 0::2], "dw2": rest[1], "dw3": rest[0][:, 1::2]}

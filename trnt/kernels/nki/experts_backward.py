@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from trnt.kernels.nki.activations import derivatives
 from trnt.kernels.nki.api import nisa, nki, nl
-from trnt.kernels.nki.plan import P, backward_room, backward_weights, dx_chunk, kept, tiles, width_that_fits
+from trnt.kernels.nki.plan import P, backward_chunks, tiles
 from trnt.kernels.nki.tiles import (
     COLUMNS,
     add_up,
@@ -68,18 +68,14 @@ def experts_backward(
     E, F = w2_EDF.shape[0], w2_EDF.shape[2]
     dtype = x_TD.dtype
     size = 2 if dtype == nl.bfloat16 else 4
-    nD, nF, per_block = tiles(D), tiles(F), B // P
+    nF, per_block = tiles(F), B // P
     most = classes_R2.shape[0] - 1
     check_launch(B)
     step, first_up = (2, 1) if interleaved else (1, 0)
     wu = w1_EFD if interleaved else w3_EFD
 
-    room = backward_room(D, F, B, size, nl.tile_size.sbuf_fmax_bytes) - most * kept(D, F, B, size)
-    resident = backward_weights(D, F, size) <= room
+    resident, FC, DC, held = backward_chunks(D, F, B, size, most, nl.tile_size.sbuf_fmax_bytes)
     woven = resident and per_block * len(parts(D, COLUMNS)) <= 4  # dx in PSUM while h is still being made
-    FC = F if resident else width_that_fits(room, nD * size, P, F)
-    DC, held = dx_chunk(D, F, B, size, room)
-    held = nF if resident else held
     assert min(FC, held) > 0, "a group's activations leave no room for weights: take a smaller block"
 
     dx_TD = nl.ndarray((T, D), dtype=dtype, buffer=nl.shared_hbm)
@@ -112,7 +108,8 @@ def experts_backward(
         nisa.register_load(e, pair[:, 0:1])
         nisa.register_load(first, pair[:, 1:2])
         xs, dys, made, affinities = [], [], [], []  # for each 128 tokens; made: a h, a dg, a du
-        dyTs, saveds, dgTs, duTs, phTs, banks = [], [], [], [], [], []  # for each block
+        dyTs, saveds, dgTs, duTs, phTs = [], [], [], [], []  # for each block
+        banks = []  # for each block that is woven: dx in PSUM
 
         def arrive(c):
             """The rows of block c, dy transposed, and what the forward saved."""
@@ -130,7 +127,7 @@ def experts_backward(
             whole = saved_NP2fB.ap(pattern=pattern, offset=offset, scalar_offset=first, indirect_dim=0)
             nisa.dma_copy(dst=saved, src=whole)
             saveds.append(saved)
-            for lists in (dgTs, duTs, phTs, banks):
+            for lists in (dgTs, duTs, phTs):
                 lists.append([])
 
         def derive(c, f, height, w2, at):
@@ -146,18 +143,28 @@ def experts_backward(
             derivatives(hT, dgTs[c][f], duTs[c][f], phTs[c][f], g, u, p, act, limit)
             return hT
 
-        def add_dx(sums, c, t, f, weights, tile, at, n):
+        def dx_banks(width):
+            """PSUM for `width` columns of dx of a block: for each 128 tokens, for each 512 columns."""
+            sums = []
+            for _ in range(per_block):
+                row = []
+                for _, _, n in parts(width, COLUMNS):
+                    row.append(nl.ndarray((P, n), dtype=nl.float32, buffer=nl.psum))
+                sums.append(row)
+            return sums
+
+        def add_dx(sums, c, t, f, held_weights, tile, at, n):
             """What tile f of F, `tile` and columns at.. of the weights, gives to dx of tile t of block c."""
             height, tokens = dgTs[c][f].shape[0], slice(t * P, (t + 1) * P)
-            for which, made in ((0, dgTs[c][f]), (1, duTs[c][f])):
+            for which, left in ((0, dgTs[c][f]), (1, duTs[c][f])):
                 nisa.nc_matmul(
                     dst=sums,
-                    stationary=made[:, tokens],
-                    moving=weights[which][0:height, tile, at : at + n],
+                    stationary=left[:, tokens],
+                    moving=held_weights[which][0:height, tile, at : at + n],
                     accumulate=f + which > 0,
                 )
 
-        def finish(c, f, hT, weights):
+        def finish(c, f, hT):
             """Tile f of F with tokens on the partitions, times the affinity; its part of dx."""
             height = hT.shape[0]
             for t in range(per_block):
@@ -169,13 +176,13 @@ def experts_backward(
                 place, out = made[row][:, :, f * P : f * P + height], bank[:, :, 0:height]
                 nisa.activation(dst=place, op=nl.copy, data=out, scale=affinities[row])
             if woven:
+                if f == 0:
+                    banks.append(dx_banks(D))
                 for t in range(per_block):
                     for k, at, n in parts(D, COLUMNS):
-                        if f == 0:
-                            banks[c].append(nl.ndarray((P, n), dtype=nl.float32, buffer=nl.psum))
-                        add_dx(banks[c][t * len(parts(D, COLUMNS)) + k], c, t, f, weights, f, at, n)
+                        add_dx(banks[c][t][k], c, t, f, weights, f, at, n)
             if f == nF - 1:
-                leave(c, weights)
+                leave(c)
 
         def affinity_gradient(c, t):
             sums = nl.ndarray((P, 1), dtype=nl.float32, buffer=nl.psum)
@@ -193,33 +200,28 @@ def experts_backward(
             entries = da_NB.ap(pattern=[[1, P], [1, 1]], offset=offset, scalar_offset=first, indirect_dim=0)
             nisa.dma_copy(dst=entries, src=da)
 
-        def sum_dx(c, weights, begin, width):
-            """PSUM with columns begin.. of dx of block c, by tiles of tokens and 512 columns."""
-            sums = []
-            for _ in range(per_block):
-                for _, _, n in parts(width, COLUMNS):
-                    sums.append(nl.ndarray((P, n), dtype=nl.float32, buffer=nl.psum))
+        def sum_dx(c, begin, width):
+            """Columns begin.. of dx of block c, in PSUM."""
+            sums = dx_banks(width)
             for _, tile, count in parts(nF, held):
                 arrived = weights if resident else gate_up(e, tile, count, begin, width)
                 for t in range(per_block):
                     for k, at, n in parts(width, COLUMNS):
                         for f in range(tile, tile + count):
-                            place = sums[t * len(parts(width, COLUMNS)) + k]
-                            add_dx(place, c, t, f, arrived, f - tile, at + begin if resident else at, n)
+                            add_dx(sums[t][k], c, t, f, arrived, f - tile, at + begin if resident else at, n)
             return sums
 
-        def leave(c, weights):
+        def leave(c):
             """d_a and dx of block c."""
             for t in range(per_block):
                 affinity_gradient(c, t)
             for _, begin, width in parts(D, D if woven else DC):
-                sums = banks[c] if woven else sum_dx(c, weights, begin, width)
+                sums = banks[c] if woven else sum_dx(c, begin, width)
                 for t in range(per_block):
                     row = c * per_block + t
                     dx = nl.ndarray((P, width), dtype=dtype, buffer=nl.sbuf)
                     for k, at, n in parts(width, COLUMNS):
-                        done = sums[t * len(parts(width, COLUMNS)) + k]
-                        nisa.activation(dst=dx[:, at : at + n], op=nl.copy, data=done, scale=affinities[row])
+                        nisa.activation(dst=dx[:, at : at + n], op=nl.copy, data=sums[t][k], scale=affinities[row])
                     pattern, offset = [[D, P], [1, width]], row * P * D + begin
                     place = rows_NBD.ap(pattern=pattern, offset=offset, scalar_offset=first, indirect_dim=0)
                     nisa.dma_copy(dst=place, src=dx)
@@ -239,10 +241,10 @@ def experts_backward(
                     if f == nF - 1 and c + 1 < count:
                         arrive(c + 1)
                     for old in before:
-                        finish(old[0], old[1], old[2], weights)
+                        finish(old[0], old[1], old[2])
                     before = [(c, f, hT)]
         for last in before:
-            finish(last[0], last[1], last[2], weights)
+            finish(last[0], last[1], last[2])
         hs, dgs, dus = [], [], []
         for tile in made:
             hs.append(tile[:, 0, :])

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from trnt.kernels.nki.activations import activate, keep
 from trnt.kernels.nki.api import nisa, nki, nl
-from trnt.kernels.nki.plan import P, forward_room, width_that_fits
+from trnt.kernels.nki.plan import P, forward_chunks, tiles
 from trnt.kernels.nki.tiles import (
     COLUMNS,
     add_up,
@@ -66,16 +66,11 @@ def experts_forward(
     E, F = w2_EDF.shape[0], w2_EDF.shape[2]
     dtype = x_TD.dtype
     size = 2 if dtype == nl.bfloat16 else 4
-    nD, nF = (D + P - 1) // P, (F + P - 1) // P
+    nD, nF = tiles(D), tiles(F)
     check_launch(B)
     step, first_up = (2, 1) if interleaved else (1, 0)
 
-    room = forward_room(D, F, B, size, save, nl.tile_size.sbuf_fmax_bytes)
-    weights = (2 * nD * F + nF * D) * size
-    resident = weights <= room
-    ahead = 2 * weights <= room
-    FC = F if resident else width_that_fits(room, 2 * nD * size, P, F)
-    DC = D if resident else width_that_fits(room, nF * size, P, D)
+    resident, ahead, FC, DC = forward_chunks(D, F, B, size, save, nl.tile_size.sbuf_fmax_bytes)
     assert min(FC, DC) > 0, "a block's activations leave no room for weights: take a smaller block"
 
     out_TD = nl.ndarray((T, D), dtype=dtype, buffer=nl.shared_hbm)
@@ -178,17 +173,18 @@ def experts_forward(
         for which in range(6):
             bounds.append(nisa.register_alloc())
             nisa.register_load(bounds[which], bounds_E6[e : e + 1, which])
-        # Before the next expert's weights, which keep the queue busy. The next block may be another expert's.
-        early = [arriving(bounds[0], 0, P)]
+        first, next_one, third, halved, end, after = bounds
+        # Before the next expert's weights, which keep the queue busy. The block after may be another expert's.
+        early = [arriving(first, 0, P)]
         if e == 0 and resident:
             coming = load(0)
         if B == P:
-            early.append(arriving(bounds[5], 0, P))
+            early.append(arriving(after, 0, P))
         kept = coming
         if resident and ahead and e + 1 < E:
             coming = load(e + 1)
         bias = biases(e) if has_bias else None
-        block(bounds[0], e, kept, bias, early[0:1], B)
+        block(first, e, kept, bias, early[0:1], B)
 
         def second(i):
             block(i, e, kept, bias, early[1:2], B)
@@ -199,9 +195,9 @@ def experts_forward(
         def half(i):
             block(i, e, kept, bias, [], B // 2)
 
-        nl.fori_loop(bounds[1], bounds[2], second)
-        nl.fori_loop(bounds[2], bounds[3], body)
-        nl.fori_loop(bounds[3], bounds[4], half)
+        nl.fori_loop(next_one, third, second)
+        nl.fori_loop(third, halved, body)
+        nl.fori_loop(halved, end, half)
         if resident and not ahead and e + 1 < E:
             coming = load(e + 1)
     add_up(out_TD, rows_NBD.reshape((N * B, D)), position_TK)

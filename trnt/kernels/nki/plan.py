@@ -4,6 +4,8 @@ Plain arithmetic, for the kernels themselves and for whoever launches them. Size
 block, `size` bytes of an element; `usable` what one core lets a kernel hold (`hardware.Core.sbuf_usable`).
 """
 
+from __future__ import annotations
+
 P = 128
 SLACK = 12288  # bytes of each partition left for small tiles: indices, affinities, biases
 MOST_TILES = 6  # of 128 tokens in a group of the backward: its code grows with the square of it
@@ -65,17 +67,31 @@ def dx_chunk(D: int, F: int, B: int, size: int, room: int) -> tuple[int, int]:
     return columns, max(0, room // (4 * columns * size))
 
 
+def forward_chunks(D: int, F: int, B: int, size: int, save: bool, usable: int) -> tuple[bool, bool, int, int]:
+    """(whether an expert's weights stay, whether the next one's fit besides, columns of gate and up, and of down, at a
+    time); no columns: they do not fit."""
+    room = forward_room(D, F, B, size, save, usable)
+    weights = (2 * tiles(D) * F + tiles(F) * D) * size
+    if weights <= room:
+        return True, 2 * weights <= room, F, D
+    gate_up = width_that_fits(room, 2 * tiles(D) * size, P, F)
+    return False, False, max(0, gate_up), max(0, width_that_fits(room, tiles(F) * size, P, D))
+
+
+def backward_chunks(D: int, F: int, B: int, size: int, most: int, usable: int) -> tuple[bool, int, int, int]:
+    """(whether an expert's weights stay, columns of down at a time, columns of gate and up, tiles of their rows); none:
+    they do not fit. most: blocks of a group."""
+    room = backward_room(D, F, B, size, usable) - most * kept(D, F, B, size)
+    columns, held = dx_chunk(D, F, B, size, room)
+    if backward_weights(D, F, size) <= room:
+        return True, F, columns, tiles(F)
+    return False, max(0, width_that_fits(room, tiles(D) * size, P, F)), columns, held
+
+
 def fits(D: int, F: int, B: int, size: int, usable: int) -> bool:
     """Whether both kernels have room for a chunk of weights beside the activations of blocks of B rows."""
-    forward, backward = forward_room(D, F, B, size, True, usable), backward_room(D, F, B, size, usable)
-    backward -= kept(D, F, B, size)
-    chunks = [
-        width_that_fits(forward, 2 * tiles(D) * size, P, F),
-        width_that_fits(forward, tiles(F) * size, P, D),
-        width_that_fits(backward, tiles(D) * size, P, F),
-        dx_chunk(D, F, B, size, backward)[1],
-    ]
-    return min(chunks) > 0
+    forward, backward = forward_chunks(D, F, B, size, True, usable), backward_chunks(D, F, B, size, 1, usable)
+    return min(forward[2], forward[3], backward[1], backward[3]) > 0
 
 
 def block_rows(D: int, F: int, size: int, usable: int) -> int:
@@ -85,8 +101,6 @@ def block_rows(D: int, F: int, size: int, usable: int) -> int:
     stream once per block and their gradients are added up in HBM: about as long as the products of 218 rows take in the
     forward and 327 in the backward (rates of trn2, `cost.RATES`), so 256 where they fit.
     """
-    weights = backward_weights(D, F, size)
-    held = backward_room(D, F, P, size, usable) - kept(D, F, P, size) >= weights
-    if held and forward_room(D, F, P, size, True, usable) >= weights:
+    if backward_chunks(D, F, P, size, 1, usable)[0] and forward_chunks(D, F, P, size, True, usable)[0]:
         return P
     return 2 * P if fits(D, F, 2 * P, size, usable) else P

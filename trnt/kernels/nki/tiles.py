@@ -7,7 +7,7 @@ are padding, whose token number is T: their gather is skipped and leaves zeros.
 from __future__ import annotations
 
 from trnt.kernels.nki.api import nisa, nl
-from trnt.kernels.nki.plan import SLACK, P
+from trnt.kernels.nki.plan import SLACK, P, tiles
 
 COLUMNS = 512  # fp32 columns of one PSUM bank, and the widest moving operand
 
@@ -79,21 +79,21 @@ def add_up(out_TD, rows_ND, position_TK):
     size = 2 if out_TD.dtype == nl.bfloat16 else 4
     together = max(1, min(8, (nl.tile_size.sbuf_fmax_bytes - SLACK) // (D * (4 + size))))
     for _, first, count in parts(T, together * P):
-        tiles = []
+        group = []
         for _, at, height in parts(count, P):
             begin = first + at
             where = nl.ndarray((height, K), dtype=nl.int32, buffer=nl.sbuf)
             nisa.dma_copy(dst=where, src=position_TK[begin : begin + height, :])
             total = nl.ndarray((height, D), dtype=nl.float32, buffer=nl.sbuf)
-            tiles.append((begin, height, where, total))
+            group.append((begin, height, where, total))
         for k in range(K):
-            for _, height, where, total in tiles:
+            for _, height, where, total in group:
                 row = rows_ND.ap(pattern=[[D, height], [1, D]], vector_offset=where[:, k : k + 1], indirect_dim=0)
                 if k == 0:
                     nisa.dma_copy(dst=total, src=row)
                 else:
                     nisa.dma_compute(dst=total, srcs=[total, row], reduce_op=nl.add)
-        for begin, height, _, total in tiles:
+        for begin, height, _, total in group:
             result = nl.ndarray((height, D), dtype=out_TD.dtype, buffer=nl.sbuf)
             nisa.tensor_copy(dst=result, src=total)
             nisa.dma_copy(dst=out_TD[begin : begin + height, :], src=result)
@@ -110,7 +110,7 @@ def load_rows(source, e, first, spread, rows, begin, width, dtype):
     Row 128 k + p of them lies at [p, k]. source (E, ..., columns), or (E, rows) for columns of one.
     """
     columns = source.shape[2] if len(source.shape) > 2 else 1
-    tile = nl.ndarray((P, (rows + P - 1) // P, width), dtype=dtype, buffer=nl.sbuf)
+    tile = nl.ndarray((P, tiles(rows), width), dtype=dtype, buffer=nl.sbuf)
     full = rows // P
     if full > 0:
         pattern, offset = [[spread * columns, P], [spread * P * columns, full], [1, width]], first * columns + begin
@@ -132,8 +132,8 @@ def load_transposed(dst_PkC, source, begin, size):
     width = source.shape[1]
     full = width // P
     if full > 0:
-        tiles = source[begin : begin + size, 0 : full * P].reshape_dim(1, (full, P))
-        nisa.dma_transpose(dst=dst_PkC[:, 0:full, 0:size], src=tiles, axes=(2, 1, 0))
+        whole = source[begin : begin + size, 0 : full * P].reshape_dim(1, (full, P))
+        nisa.dma_transpose(dst=dst_PkC[:, 0:full, 0:size], src=whole, axes=(2, 1, 0))
     if width % P > 0:
         rest = source[begin : begin + size, full * P : width]
         nisa.dma_transpose(dst=dst_PkC[0 : width % P, full, 0:size], src=rest, axes=(1, 0))
@@ -141,7 +141,7 @@ def load_transposed(dst_PkC, source, begin, size):
 
 def load_bias(bias, F, dtype):
     """A tile [P, F / 128] of float32 with bias[128 f + p], from a row of F numbers in HBM."""
-    tile = nl.ndarray((P, (F + P - 1) // P), dtype=dtype, buffer=nl.sbuf)
+    tile = nl.ndarray((P, tiles(F)), dtype=dtype, buffer=nl.sbuf)
     for f, at, height in parts(F, P):
         nisa.dma_copy(dst=tile[0:height, f : f + 1], src=bias[at : at + height].expand_dim(1))
     return tile

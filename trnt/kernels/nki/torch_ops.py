@@ -18,8 +18,8 @@ from trnt.kernels.choose import importable
 from trnt.kernels.nki import api
 from trnt.kernels.nki.experts_backward import experts_backward as backward_kernel
 from trnt.kernels.nki.experts_forward import experts_forward as forward_kernel
-from trnt.kernels.nki.layout import arrange, grouped
-from trnt.kernels.nki.plan import P, block_rows, together
+from trnt.kernels.nki.layout import Grouped, Layout, arrange, grouped
+from trnt.kernels.nki.plan import P, block_rows, tiles, together
 from trnt.kernels.nki.route import route as route_kernel
 
 GPT_OSS_LIMIT = 7.0
@@ -57,6 +57,12 @@ def launch(kernel: Any, *args: Any, **options: Any) -> Any:
 def block_of(w2_EDF: torch.Tensor) -> int:
     """Rows of a block for experts of these sizes and dtype."""
     return block_rows(w2_EDF.shape[1], w2_EDF.shape[2], w2_EDF.itemsize, hardware.present().sbuf_usable)
+
+
+def for_backward(layout: Layout, w2_EDF: torch.Tensor) -> Grouped:
+    """The layout as the backward takes it for experts of these sizes and dtype."""
+    (_, D, F), block = w2_EDF.shape, layout.token_NB.shape[1]
+    return grouped(layout, together(D, F, block, w2_EDF.itemsize, hardware.present().sbuf_usable))
 
 
 @operator("trnt::route")
@@ -167,14 +173,13 @@ def experts_backward(
     """Gradients of x, scores, w1, w2, w3, b1, b2, b3, each in its tensor's dtype; empty for those that are None."""
     has_bias, interleaved = b1_EF is not None, w3_EFD is None
     layout = arrange(scores_TK, ids_TK, w2_EDF.shape[0], block)
-    most = together(x_TD.shape[1], w2_EDF.shape[2], block, x_TD.itemsize, hardware.present().sbuf_usable)
     weights = [t if t is None else t.contiguous() for t in (w1_EFD, w2_EDF, w3_EFD, b2_ED)]
     options = {"act": act, "limit": limit, "interleaved": interleaved, "has_bias": has_bias}
     found = launch(
         backward_kernel,
         dout_TD.to(x_TD.dtype).contiguous(),
         x_TD.contiguous(),
-        *grouped(layout, most),
+        *for_backward(layout, w2_EDF),
         saved,
         *weights,
         **options,
@@ -212,7 +217,7 @@ def _(
     block: Any,
 ) -> Any:
     blocks = ids.shape[0] * ids.shape[1] // block + w2.shape[0]
-    return x.new_empty(x.shape), x.new_empty(blocks, P, 2, -(-w2.shape[2] // P), block)
+    return x.new_empty(x.shape), x.new_empty(blocks, P, 2, tiles(w2.shape[2]), block)
 
 
 @experts_backward.register_fake
