@@ -52,7 +52,7 @@ def main() -> None:
     x, scores, ids, w1, w2, w3, *_ = tensors(case)
     layout = arrange(scores, ids, case.E, case.B)
     begin = time.perf_counter()
-    experts_forward(x, *layout, w1, w2, w3)
+    experts_forward(x, *layout.operands, w1, w2, w3)
     seconds = time.perf_counter() - begin
     report = experts_forward.report
     machine = f"{platform.machine()}, {torch.get_num_threads()} threads"

@@ -188,9 +188,10 @@ def schedule(report: Report, core: hardware.Core, rates: Rates, *, walls: bool =
                 use.writes and use.storage >= 0 and report.sizes[use.storage][0].endswith("hbm") for use in one.uses
             )
             which = "store" if stores else "load"
-            if any(use.offset < 0 for use in one.uses):
-                busy["gpsimd"] += rates.gather_ns
-                queue["gpsimd"] = begin = max(queue["gpsimd"], begin) + rates.gather_ns
+            if any(use.offset < 0 for use in one.uses):  # by index: gpsimd's own queue, in its program order
+                which = "gpsimd"
+                busy[which] += rates.gather_ns
+                begin = max(queue[which], begin) + rates.gather_ns
             begin = max(begin, queue[which])
             queue[which] = begin  # the next may be triggered while this one is under way
             end = bandwidth.take(begin, length) + rates.start_ns

@@ -84,7 +84,7 @@ def by_kernel(case: Case) -> dict[str, torch.Tensor]:
     if case.bias:
         biases = (woven(b1, b3), b2, None) if case.interleaved else (b1, b2, b3)
     options = {"act": case.act, "interleaved": case.interleaved, "has_bias": case.bias}
-    out, saved = experts_forward(x, *layout, *weights, *biases, **options)
+    out, saved = experts_forward(x, *layout.operands, *weights, *biases, **options)
     dx, da, *rest = experts_backward(dout, x, *for_backward(layout, w2), saved, *weights, biases[1], **options)
     found = {"out": out, "dx": dx, "dscores": da.reshape(-1)[layout.position_TK.long()]}
     if case.interleaved:

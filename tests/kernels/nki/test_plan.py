@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
-from tests.kernels.nki.cases import Case, by_kernel
+from tests.kernels.nki.cases import Case, by_kernel, tensors
 from trnt.kernels import hardware
 from trnt.kernels.nki import plan
 from trnt.kernels.nki.experts_backward import experts_backward
+from trnt.kernels.nki.experts_forward import experts_forward
+from trnt.kernels.nki.layout import arrange
 
 TRN2 = hardware.core("trn2").sbuf_usable
 
@@ -47,6 +51,33 @@ def test_the_rows_of_a_block(D: int, F: int, block: int) -> None:
     assert plan.block_rows(D, F, 2, TRN2) == block
     assert plan.fits(D, F, block, 2, TRN2)
     assert not plan.fits(7168, 2048, 256, 2, TRN2)
+
+
+def test_when_tokens_are_added_up_early() -> None:
+    """Of 64 experts and 8 choices, C(e, 8) / C(64, 8) of 4,096 tokens are done before e: the first 128 before 42."""
+    tried = plan.tries(4096, 64, 8)
+    assert len(tried) == 32
+    assert tried[0] == next(e for e in range(64) if 32 * math.comb(e, 8) / math.comb(64, 8) >= 1.5)
+    assert tried == sorted(tried)
+    assert max(tried.count(e) for e in range(63)) == 1
+    assert tried.count(63) == 3
+    assert plan.tries(4096, 8, 8) == [8] * 32  # every token needs the last expert
+    assert plan.tries(100, 64, 1) == [64]  # less than a tile and a half is never worth it
+    assert plan.tries(512, 4, 1) == [2, 3, 4, 4]
+
+
+@pytest.mark.parametrize(("block", "tokens"), [(128, 900), (256, 600), (512, 1100)])
+@pytest.mark.parametrize("act", ["silu", "clamped"])
+def test_the_forward_fits_as_planned(block: int, tokens: int, act: str) -> None:
+    """Qwen3's sizes, two experts of which the next one's weights arrive: within the planned bytes, and half of them."""
+    D, F = 2048, 768
+    x, scores, ids, w1, w2, w3, *_ = tensors(Case(tokens, D, F, 2, 1, block, torch.bfloat16))
+    experts_forward(x, *arrange(scores, ids, 2, block).operands, w1, w2, w3, act=act)
+    stays, ahead, _, _ = plan.forward_chunks(D, F, block, 2, True, TRN2)
+    weights = (2 * 16 * F + 6 * D) * 2 * (2 if ahead else 1)
+    assert stays
+    used = TRN2 - plan.forward_room(D, F, block, 2, True, TRN2) + weights
+    assert used / 2 <= experts_forward.report.peak.sbuf <= used <= TRN2
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ def scatter(rows, ids, adding):
         for _ in range(2):
             nisa.dma_compute(dst=picked, srcs=[picked, data], reduce_op=nl.add)
     else:
-        nisa.dma_copy(dst=picked, src=data)
+        nisa.dma_copy(dst=picked, src=data, oob_mode=nisa.oob_mode.skip)
     return out
 
 
@@ -72,6 +72,15 @@ def test_a_scatter_puts_rows_or_adds_to_them(adding: bool) -> None:
     expected = np.zeros((10, 6), np.float32)
     expected[ids[:, 0]] = ROWS[:3] * (2 if adding else 1)
     assert np.array_equal(scatter(ROWS, ids, adding), expected)
+
+
+@pytest.mark.parametrize("ids", [[10, 1, -1], [10, 11, 12]])
+def test_a_scatter_leaves_out_rows_that_are_not_there(ids: list[int]) -> None:
+    expected = np.zeros((10, 6), np.float32)
+    for row, index in enumerate(ids):
+        if 0 <= index < 10:
+            expected[index] = ROWS[row]
+    assert np.array_equal(scatter(ROWS, np.array(ids, np.int32)[:, None], False), expected)
 
 
 @sim.jit

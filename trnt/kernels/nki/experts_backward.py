@@ -25,16 +25,18 @@ from __future__ import annotations
 
 from trnt.kernels.nki.activations import derivatives
 from trnt.kernels.nki.api import nisa, nki, nl
-from trnt.kernels.nki.plan import P, backward_chunks, tiles
+from trnt.kernels.nki.plan import EMPTY, P, backward_chunks, tiles
 from trnt.kernels.nki.tiles import (
     COLUMNS,
-    add_up,
     check_launch,
     column_tiles,
+    combine,
     gather_rows,
     load_column,
     load_rows,
+    load_tokens,
     parts,
+    put_rows,
     transpose_rows,
 )
 from trnt.kernels.nki.weight_gradients import of_biases, of_weights
@@ -44,11 +46,11 @@ from trnt.kernels.nki.weight_gradients import of_biases, of_weights
 def experts_backward(
     dout_TD,
     x_TD,
-    token_NB,
-    affinity_NB,
+    rows_NB3,
     groups_G2,
     classes_R2,
-    position_TK,
+    token_PJ,
+    top_k,
     saved_NP2fB,
     w1_EFD,
     w2_EDF,
@@ -64,13 +66,13 @@ def experts_backward(
     Interleaved: dw1 and db1 hold both, and dw3 and db3 are not returned.
     """
     T, D = x_TD.shape
-    N, B = token_NB.shape
+    N, B = rows_NB3.shape[0] - EMPTY, rows_NB3.shape[1]
     E, F = w2_EDF.shape[0], w2_EDF.shape[2]
     dtype = x_TD.dtype
     size = 2 if dtype == nl.bfloat16 else 4
     nF, per_block = tiles(F), B // P
     most = classes_R2.shape[0] - 1
-    check_launch(B)
+    check_launch(B, top_k)
     step, first_up = (2, 1) if interleaved else (1, 0)
     wu = w1_EFD if interleaved else w3_EFD
 
@@ -79,7 +81,7 @@ def experts_backward(
     assert min(FC, held) > 0, "a group's activations leave no room for weights: take a smaller block"
 
     dx_TD = nl.ndarray((T, D), dtype=dtype, buffer=nl.shared_hbm)
-    rows_NBD = nl.ndarray((N, B, D), dtype=dtype, buffer=nl.private_hbm)
+    rows_RD = nl.ndarray((T * top_k, D), dtype=dtype, buffer=nl.private_hbm)
     da_NB = nl.ndarray((N, B), dtype=nl.float32, buffer=nl.shared_hbm)
     dw1 = nl.ndarray((E, step * F, D), dtype=dtype, buffer=nl.shared_hbm)
     dw2 = nl.ndarray((E, D, F), dtype=dtype, buffer=nl.shared_hbm)
@@ -107,7 +109,7 @@ def experts_backward(
         e, first = nisa.register_alloc(), nisa.register_alloc()
         nisa.register_load(e, pair[:, 0:1])
         nisa.register_load(first, pair[:, 1:2])
-        xs, dys, made, affinities = [], [], [], []  # for each 128 tokens; made: a h, a dg, a du
+        xs, dys, made, affinities, places = [], [], [], [], []  # for each 128 tokens; made: a h, a dg, a du
         dyTs, saveds, dgTs, duTs, phTs = [], [], [], [], []  # for each block
         banks = []  # for each block that is woven: dx in PSUM
 
@@ -115,12 +117,15 @@ def experts_backward(
             """The rows of block c, dy transposed, and what the forward saved."""
             dyTs.append(column_tiles(D, B, dtype))
             for t in range(per_block):
-                ids = load_column(token_NB, first, c * per_block + t, nl.int32)
+                numbers = nl.ndarray((P, 3), dtype=nl.int32, buffer=nl.sbuf)
+                load_column(numbers, rows_NB3, first, c * per_block + t)
+                ids = numbers[:, 0:1]
+                places.append(numbers[:, 1:2])
+                affinities.append(numbers[:, 2:3].view(nl.float32))
                 dy = gather_rows(dout_TD, ids, dtype)
                 transpose_rows(dyTs[c], dy, t * P)
                 dys.append(dy)
                 xs.append(gather_rows(x_TD, ids, dtype))
-                affinities.append(load_column(affinity_NB, first, c * per_block + t, nl.float32))
                 made.append(nl.ndarray((P, 3, F), dtype=dtype, buffer=nl.sbuf))
             saved = nl.ndarray((P, 2, nF, B), dtype=dtype, buffer=nl.sbuf)
             pattern, offset = [[2 * nF * B, P], [1, 2 * nF * B]], c * P * 2 * nF * B
@@ -222,9 +227,7 @@ def experts_backward(
                     dx = nl.ndarray((P, width), dtype=dtype, buffer=nl.sbuf)
                     for k, at, n in parts(width, COLUMNS):
                         nisa.activation(dst=dx[:, at : at + n], op=nl.copy, data=sums[t][k], scale=affinities[row])
-                    pattern, offset = [[D, P], [1, width]], row * P * D + begin
-                    place = rows_NBD.ap(pattern=pattern, offset=offset, scalar_offset=first, indirect_dim=0)
-                    nisa.dma_copy(dst=place, src=dx)
+                    put_rows(rows_RD, places[row], begin, dx)
 
         arrive(0)
         w2 = down(e, 0, F) if resident else None
@@ -277,7 +280,9 @@ def experts_backward(
     for count in range(1, most + 1):
         loop(count - 1, count, False)
     loop(most, most, True)
-    add_up(dx_TD, rows_NBD.reshape((N * B, D)), position_TK)
+    tokens = load_tokens(token_PJ)
+    for j in range(tiles(T)):
+        combine(dx_TD, rows_RD, tokens, j, top_k)
     if has_bias and interleaved:
         return dx_TD, da_NB, dw1, dw2, db1, db2
     if has_bias:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 P = 128
 SLACK = 12288  # bytes of each partition left for small tiles: indices, affinities, biases
+EMPTY = 2  # blocks behind the last: each asks for the numbers of the one after the next
 MOST_TILES = 6  # of 128 tokens in a group of the backward: its code grows with the square of it
 
 
@@ -19,9 +20,8 @@ def tiles(length: int) -> int:
 def forward_room(D: int, F: int, B: int, size: int, save: bool, usable: int) -> int:
     """Bytes left for weights beside one block's activations."""
     saved = 2 * tiles(F) * B * size if save else 0
-    block = 3 * D * size + tiles(D) * B * size + tiles(F) * B * size + saved + 3 * 4 * B + D * size
-    combine = D * 4 + D * size  # another phase, never at the same time
-    return usable - SLACK - max(block, combine)
+    rows = (B // P + 2) * D * size  # of the next block, of one result, and the sum of 128 tokens
+    return usable - SLACK - (rows + tiles(D) * B * size + tiles(F) * B * size + saved + 3 * 4 * B)
 
 
 def backward_room(D: int, F: int, B: int, size: int, usable: int, ahead: bool = False) -> int:
@@ -86,6 +86,25 @@ def backward_chunks(D: int, F: int, B: int, size: int, most: int, usable: int) -
     if backward_weights(D, F, size) <= room:
         return True, F, columns, tiles(F)
     return False, max(0, width_that_fits(room, tiles(D) * size, P, F)), columns, held
+
+
+def tries(T: int, E: int, K: int) -> list[int]:
+    """For each 128 tokens in the order of their last experts: the expert before which to add up their rows early.
+
+    E: not before the end. Chosen for even routing, where C(e, K) of C(E, K) tokens need no expert from e on, half a
+    tile of luck aside: one tile for an expert, whose own transfers leave room for no more, and four before each of the
+    last two, for which no more weights have to come.
+    """
+    found: list[int] = []
+    for e in range(1, E):
+        share = 1.0
+        for k in range(K):
+            share = share * max(e - k, 0) / (E - k)
+        ready = tiles(T) * share - 0.5
+        for _ in range(3 if e == E - 1 else 1):
+            if len(found) + 1 <= ready:
+                found.append(e)
+    return found + [E] * (tiles(T) - len(found))
 
 
 def fits(D: int, F: int, B: int, size: int, usable: int) -> bool:

@@ -7,14 +7,15 @@ are padding, whose token number is T: their gather is skipped and leaves zeros.
 from __future__ import annotations
 
 from trnt.kernels.nki.api import nisa, nl
-from trnt.kernels.nki.plan import SLACK, P, tiles
+from trnt.kernels.nki.plan import P, tiles
 
 COLUMNS = 512  # fp32 columns of one PSUM bank, and the widest moving operand
 
 
-def check_launch(B):
-    """What both experts kernels ask of their blocks and of the launch grid."""
+def check_launch(B, top_k):
+    """What both experts kernels ask of their blocks, of the choices and of the launch grid."""
     assert B in (128, 256, 512), "blocks are of 128, 256 or 512 rows"
+    assert top_k <= 16, "one transfer adds up at most 16 rows of a token, and top_k is more"
     assert nl.num_programs() == 1, "one physical core: set NEURON_LOGICAL_NC_CONFIG=1"
 
 
@@ -28,8 +29,7 @@ def parts(length, step):
 
 def gather_rows(x_TD, ids_P1, dtype):
     """A tile [rows, D] with the rows of x that ids name; zeros where the id is T."""
-    D = x_TD.shape[1]
-    height = ids_P1.shape[0]
+    height, D = ids_P1.shape[0], x_TD.shape[1]
     rows = nl.ndarray((height, D), dtype=dtype, buffer=nl.sbuf)
     nisa.memset(dst=rows, value=0.0, engine=nisa.engine.gpsimd)
     picked = x_TD.ap(pattern=[[D, height], [1, D]], vector_offset=ids_P1, indirect_dim=0)
@@ -37,12 +37,19 @@ def gather_rows(x_TD, ids_P1, dtype):
     return rows
 
 
-def load_column(source_NB, block, tile, dtype, height=P):
-    """A tile [height, 1] with the entries of so many rows, from 128 tile, of a block: token numbers or affinities."""
-    column = nl.ndarray((height, 1), dtype=dtype, buffer=nl.sbuf)
-    entries = source_NB.ap(pattern=[[1, height], [1, 1]], offset=tile * P, scalar_offset=block, indirect_dim=0)
-    nisa.dma_copy(dst=column, src=entries)
-    return column
+def load_column(dst, source_NBw, block, tile):
+    """dst [128, w] = the entries of a block's rows from 128 `tile` on; beyond its own are those of the next block."""
+    width = source_NBw.shape[2]
+    pattern, offset = [[width, P], [1, width]], tile * P * width
+    nisa.dma_copy(dst=dst, src=source_NBw.ap(pattern=pattern, offset=offset, scalar_offset=block, indirect_dim=0))
+
+
+def put_rows(rows_RD, places_P1, begin, tile):
+    """Columns begin.. of the rows of the scratch that places name = the tile; none where the place is R."""
+    height, width = tile.shape
+    pattern = [[rows_RD.shape[1], height], [1, width]]
+    there = rows_RD.ap(pattern=pattern, offset=begin, vector_offset=places_P1, indirect_dim=0)
+    nisa.dma_copy(dst=there, src=tile, oob_mode=nisa.oob_mode.skip)
 
 
 def column_tiles(D, B, dtype):
@@ -69,34 +76,35 @@ def transpose_rows(dsts, rows_PD, first):
             nisa.tensor_copy(dst=dst[0:rest, full, :], src=bank[0:rest, full, :])
 
 
-def add_up(out_TD, rows_ND, position_TK):
-    """out[t] = the sum over k of rows[position[t, k]], in fp32, in the order of k: no two writers, no scatter.
+def load_tokens(token_PJ):
+    """All of the tokens' numbers, in the order in which their rows lie in the scratch."""
+    tokens = nl.ndarray(token_PJ.shape, dtype=nl.int32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tokens, src=token_PJ)
+    return tokens
 
-    Up to eight tiles of tokens at once: one tile's additions wait for each other.
-    """
-    T, K = position_TK.shape
-    D = out_TD.shape[1]
-    size = 2 if out_TD.dtype == nl.bfloat16 else 4
-    together = max(1, min(8, (nl.tile_size.sbuf_fmax_bytes - SLACK) // (D * (4 + size))))
-    for _, first, count in parts(T, together * P):
-        group = []
-        for _, at, height in parts(count, P):
-            begin = first + at
-            where = nl.ndarray((height, K), dtype=nl.int32, buffer=nl.sbuf)
-            nisa.dma_copy(dst=where, src=position_TK[begin : begin + height, :])
-            total = nl.ndarray((height, D), dtype=nl.float32, buffer=nl.sbuf)
-            group.append((begin, height, where, total))
-        for k in range(K):
-            for _, height, where, total in group:
-                row = rows_ND.ap(pattern=[[D, height], [1, D]], vector_offset=where[:, k : k + 1], indirect_dim=0)
-                if k == 0:
-                    nisa.dma_copy(dst=total, src=row)
-                else:
-                    nisa.dma_compute(dst=total, srcs=[total, row], reduce_op=nl.add)
-        for begin, height, _, total in group:
-            result = nl.ndarray((height, D), dtype=out_TD.dtype, buffer=nl.sbuf)
-            nisa.tensor_copy(dst=result, src=total)
-            nisa.dma_copy(dst=out_TD[begin : begin + height, :], src=result)
+
+def add_up(sums, rows_RD, j, top_k):
+    """sums = of each of 128 tokens the sum of its K rows of the scratch, in fp32: one transfer, no two writers."""
+    height, D = sums.shape
+    rows = []
+    for k in range(top_k):
+        rows.append(rows_RD.ap(pattern=[[top_k * D, height], [1, D]], offset=(j * P * top_k + k) * D))
+    nisa.dma_compute(dst=sums, srcs=rows, reduce_op=nl.add)
+
+
+def put_sums(out_TD, tokens_PJ, j, sums):
+    """The rows of out that belong to the 128 tokens of j = sums."""
+    height, D = sums.shape
+    there = out_TD.ap(pattern=[[D, height], [1, D]], vector_offset=tokens_PJ[0:height, j : j + 1], indirect_dim=0)
+    nisa.dma_copy(dst=there, src=sums)
+
+
+def combine(out_TD, rows_RD, tokens_PJ, j, top_k):
+    """out[t] of the 128 tokens of j."""
+    T, D = out_TD.shape
+    sums = nl.ndarray((min(P, T - j * P), D), dtype=out_TD.dtype, buffer=nl.sbuf)
+    add_up(sums, rows_RD, j, top_k)
+    put_sums(out_TD, tokens_PJ, j, sums)
 
 
 def expert_rows(w_EFD, expert, F, first, step):

@@ -61,7 +61,7 @@ def block_of(w2_EDF: torch.Tensor) -> int:
 
 def for_backward(layout: Layout, w2_EDF: torch.Tensor) -> Grouped:
     """The layout as the backward takes it for experts of these sizes and dtype."""
-    (_, D, F), block = w2_EDF.shape, layout.token_NB.shape[1]
+    (_, D, F), block = w2_EDF.shape, layout.rows_NB3.shape[1]
     return grouped(layout, together(D, F, block, w2_EDF.itemsize, hardware.present().sbuf_usable))
 
 
@@ -132,7 +132,7 @@ def experts_forward(
     layout = arrange(scores_TK, ids_TK, w2_EDF.shape[0], block)
     tensors = [t if t is None else t.contiguous() for t in (w1_EFD, w2_EDF, w3_EFD, b1_EF, b2_ED, b3_EF)]
     options = {"act": act, "limit": limit, "interleaved": w3_EFD is None, "has_bias": b1_EF is not None}
-    out, saved = launch(forward_kernel, x_TD.contiguous(), *layout, *tensors, **options)
+    out, saved = launch(forward_kernel, x_TD.contiguous(), *layout.operands, *tensors, **options)
     return out, saved
 
 

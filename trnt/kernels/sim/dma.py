@@ -98,7 +98,7 @@ def write_rows(dst: NkiTensor, valid: np.ndarray, values: np.ndarray, *, adding:
         if not adding:
             once(dst, take(dst, dst.storage.state, valid))
         put(dst, dst.storage.state, valid, WRITTEN)
-    put(dst, dst.storage.data, valid, numerics.down(values, dst.dtype).reshape(len(index), -1))
+    put(dst, dst.storage.data, valid, numerics.down(values, dst.dtype).reshape(len(index), dst.size // dst.shape[0]))
 
 
 def write_plain(dst: NkiTensor, values: np.ndarray, *, adding: bool = False) -> None:
@@ -124,11 +124,11 @@ def together(value: NkiTensor) -> int:
     return count * numerics.size(value.dtype)
 
 
-def moved(dst: NkiTensor, src: NkiTensor, name: str = "dma_copy", *, again: bool = False) -> None:
-    """Count a transfer. again: HBM is read and written; a transpose is read as wide as its rows arrive."""
+def moved(dst: NkiTensor, src: NkiTensor, name: str = "dma_copy", *, times: int = 1) -> None:
+    """Count a transfer. times: how often so many bytes pass HBM; a transpose is read as wide as its rows arrive."""
     outside = dst if not dst.on_chip else src
     chip = dst if dst.on_chip else src
-    size = dst.size * numerics.size(outside.dtype) * (2 if again else 1)
+    size = dst.size * numerics.size(outside.dtype) * times
     found = [together(one) for one in ((dst,) if name == "dma_transpose" else (dst, src)) if one.size > 1]
     rows = chip.shape[0] if chip.on_chip else min(128, max(1, dst.size // max(1, together(dst))))
     machine().issue(name, "dma", rows, dst.free, dst.dtype, size, min(found, default=numerics.size(dst.dtype)))
@@ -164,7 +164,7 @@ def dma_copy(
             partly(dst, valid, cast(values, src, dst))
     elif dst.rows is not None:
         valid = valid_rows(dst, oob_mode)
-        values = src.read().reshape(src.shape[0], -1)[valid]
+        values = src.read().reshape(len(valid), src.size // len(valid))[valid]
         write_rows(dst, valid, cast(values, src, dst), adding=False)
     else:
         write_plain(dst, cast(src.read(), src, dst))
@@ -228,7 +228,8 @@ def dma_compute(
             valid = valid_rows(picked[0], oob_mode)
             total = numerics.up(other.read()).reshape(len(valid), -1)[valid]
             partly(dst, valid, total + numerics.up(read_rows(picked[0], valid)))
-    moved(dst, next(s for s in srcs if s.storage is not dst.storage), "dma_compute", again=not dst.on_chip)
+    other = next((s for s in srcs if s.storage is not dst.storage), srcs[0])
+    moved(dst, other, "dma_compute", times=max(1, sum(not s.on_chip for s in (dst, *srcs))))
 
 
 @instruction
