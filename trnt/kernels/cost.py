@@ -2,9 +2,10 @@
 
 A prediction from documented rates, not a measurement; nothing here has run on hardware. Each instruction takes its
 engine for so many cycles; engines go on in program order, each in its own queue, waiting only for the data they read,
-for those who still read what they overwrite, and for room in the state buffer and in PSUM. Loads and stores are two DMA
-queues that share one bandwidth. Constants and their sources are in `RATES` and `SHARES`; [assume] marks those that no
-document gives, and `predict` gives a range: with those halved and doubled, and with run-time loops as walls.
+for those who still read what they overwrite, and for room in the state buffer and in PSUM. Loads, stores and transfers
+by index (which gpsimd triggers, in its own order) are three DMA queues that share one bandwidth. Constants and their
+sources are in `RATES` and `SHARES`; [assume] marks those that no document gives, and `predict` gives a range: with those
+halved and doubled, and with run-time loops as walls.
 """
 
 from __future__ import annotations
