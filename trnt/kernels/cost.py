@@ -4,7 +4,7 @@ A prediction from documented rates, not a measurement; nothing here has run on h
 engine for so many cycles; engines go on in program order, each in its own queue, waiting only for the data they read,
 for those who still read what they overwrite, and for room in the state buffer and in PSUM. Loads, stores and transfers
 by index (which gpsimd triggers, in its own order) are three DMA queues that share one bandwidth. Constants and their
-sources are in `RATES` and `SHARES`; [assume] marks those that no document gives, and `predict` gives a range: with those
+sources are in `RATES` and `SHARES`; [assume] marks those that no document gives; `predict` gives a range: with those
 halved and doubled, and with run-time loops as walls.
 """
 
