@@ -41,11 +41,11 @@ def made(tokens: int, experts: int) -> Any:
 
 
 def trnt(given: Any) -> Callable[[], Any]:
-    from trnt import device
+    from trnt import host_memory
     from trnt.kernels import grads
     from trnt.kernels.routed import RoutedSwiGLU
 
-    device.keep_freed_memory()
+    host_memory.keep_freed()
     weights = (given.w1, given.w2, given.w3)
     for weight in weights:
         grads.own(weight)

@@ -117,7 +117,7 @@ def titan_step(trainer: Any) -> Callable[[Any, Any], Any]:
 
 
 def run_trnt(model: str, count: int, compiled: str = "none") -> dict[str, Any]:
-    from trnt import compiling, config, device, launch, ready, runs
+    from trnt import compiling, config, host_memory, launch, ready, runs
     from trnt.assemble import assemble
     from trnt.models import qwen3
     from trnt.models.registry import ModelEntry
@@ -142,12 +142,12 @@ def run_trnt(model: str, count: int, compiled: str = "none") -> dict[str, Any]:
 
     Trainer.train = train  # type: ignore[method-assign]
     launch.run(tree)
-    return {**result, "peak_bytes": device.peak_memory_bytes()}
+    return {**result, "peak_bytes": host_memory.peak_bytes()}
 
 
 def run_torchtitan(model: str, count: int) -> dict[str, Any]:
     """Stock, with the shims of `trnt.device` and an attention that has a backward on CPU."""
-    from trnt import device
+    from trnt import device, host_memory
 
     device.ensure("cpu")
     from torchtitan.components.optimizer import default_adamw
@@ -181,14 +181,14 @@ def run_torchtitan(model: str, count: int) -> dict[str, Any]:
     result: dict[str, Any] = {}
     type(tree)._owner.train = lambda self: result.update(timed(titan_step(self), count))
     launch.run(tree)
-    return {**result, "peak_bytes": device.peak_memory_bytes()}
+    return {**result, "peak_bytes": host_memory.peak_bytes()}
 
 
 def run_transformers(model: str, count: int) -> dict[str, Any]:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from trnt import device
+    from trnt import host_memory
     from trnt.models import qwen3
 
     settings = qwen3.hf_config(size_of(model), dtype="float32")
@@ -209,7 +209,7 @@ def run_transformers(model: str, count: int) -> dict[str, Any]:
         optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
-    return {**timed(step, count), "peak_bytes": device.peak_memory_bytes()}
+    return {**timed(step, count), "peak_bytes": host_memory.peak_bytes()}
 
 
 CONTENDERS = {

@@ -18,6 +18,7 @@ LEVELS = {
     "trnt": 0,
     "trnt.errors": 0,
     "trnt.console": 1,
+    "trnt.host_memory": 1,
     "trnt.option_checks": 1,
     "trnt.options": 2,
     "trnt.flags": 3,
@@ -41,6 +42,7 @@ LEVELS = {
     "trnt.trainer": 6,
     "trnt.doctor": 6,
     "trnt.assemble": 7,
+    "trnt.planning": 7,
     "trnt.training": 8,
     "trnt.opening": 5,
     "trnt.converting": 6,
@@ -96,7 +98,17 @@ def test_commands_do_not_import_one_another(module: str) -> None:
     assert not sideways
 
 
-LIGHT = ("trnt.cli", "trnt.console", "trnt.errors", "trnt.options", "trnt.config", "trnt.device", "trnt.runs")
+LIGHT = (
+    "trnt.cli",
+    "trnt.console",
+    "trnt.errors",
+    "trnt.options",
+    "trnt.config",
+    "trnt.device",
+    "trnt.host_memory",
+    "trnt.planning",
+    "trnt.runs",
+)
 LIGHT_PREFIXES = (
     "trnt.commands",
     "trnt.doctor",

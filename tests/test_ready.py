@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trnt import ready, training
-from trnt.errors import TrntError, UsageError
+from trnt.errors import UsageError
 
 Settings = Callable[..., Any]
 
@@ -25,19 +25,6 @@ def test_a_batch_that_does_not_divide_is_refused(settings: Settings) -> None:
         ready.prepare(settings(batch_size=2, global_batch_size=3))
 
 
-def test_reduced_states_are_for_adamw(settings: Settings) -> None:
-    with pytest.raises(UsageError, match="for adamw"):
-        training.plan_of(ready.prepare(settings(optimizer="sgd", optimizer_states="bf16")))
-
-
-def test_a_run_that_is_resumed_keeps_its_states(settings: Settings) -> None:
-    checked = ready.prepare(settings())
-    recorded = {"states": "8bit", "gradients": "bf16", "recompute": "none"}
-    assert training.plan_of(checked, recorded).choice.states == "8bit"
-    with pytest.raises(UsageError, match="in 8bit, not fp32"):
-        training.plan_of(ready.prepare(settings(optimizer_states="fp32")), recorded)
-
-
 def test_a_run_that_is_resumed_keeps_its_gradients(settings: Settings, tmp_path: Any) -> None:
     given = {"out": str(tmp_path), "arguments": ["--lr_scheduler.min_lr_factor", "1.0"]}
     first = settings(steps=2, optimizer_states="fp32", gradient_dtype="bf16", **given)
@@ -47,13 +34,6 @@ def test_a_run_that_is_resumed_keeps_its_gradients(settings: Settings, tmp_path:
     assert json.loads((tmp_path / "run.json").read_text())["memory"]["gradients"] == "bf16"
     with pytest.raises(UsageError, match="gradients in bf16, not fp32"):
         training.train(settings(steps=4, gradient_dtype="fp32", **given), as_json=False)
-
-
-def test_strict_memory_refuses_what_is_too_large(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training.device, "memory_free_bytes", lambda: 1 << 20)
-    with pytest.raises(TrntError, match="does not fit"):
-        training.plan_of(ready.prepare(settings(memory="strict")))
-    assert training.plan_of(ready.prepare(settings(memory="off"))).chosen is None
 
 
 @pytest.mark.parametrize(

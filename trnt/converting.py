@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trnt import __version__, console, device
+from trnt import __version__, console, host_memory
 from trnt.checkpoint import assets, convert, layout, verify
 from trnt.checkpoint.dcp import DcpSource
 from trnt.checkpoint.dequantised import quantised
@@ -179,7 +179,7 @@ def run(planned: Planned, wanted: Wanted, *, title: str = "converting", **more: 
         "verified": wanted.verify,
         "seconds": seconds,
         "bytes_per_s": planned.layout.data_bytes / seconds,
-        "memory_peak_bytes": device.peak_memory_bytes(),
+        "memory_peak_bytes": host_memory.peak_bytes(),
     }
 
 

@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from trnt import host_memory
 from trnt.errors import TrntError
 
 KINDS = ("cpu", "neuron", "cuda")
@@ -75,7 +76,7 @@ class CpuModule:
             name: str
             total_memory: int
 
-        return Properties("cpu", memory_limit_bytes())
+        return Properties("cpu", host_memory.limit_bytes())
 
     @staticmethod
     def reset_peak_memory_stats(device: Any = None) -> None:
@@ -91,80 +92,13 @@ class CpuModule:
     @staticmethod
     def memory_stats(device: Any = None) -> dict[str, int]:
         del device
-        peak = peak_memory_bytes()
+        peak = host_memory.peak_bytes()
         return {
             "active_bytes.all.peak": peak,
             "reserved_bytes.all.peak": peak,
             "num_alloc_retries": 0,
             "num_ooms": 0,
         }
-
-
-_MALLOPT = {  # glibc's malloc.h: mallopt's numbers
-    "M_MMAP_THRESHOLD": (-3, 32 << 20),  # the most that glibc takes
-    "M_TRIM_THRESHOLD": (-1, (1 << 31) - 1),
-    "M_TOP_PAD": (-2, 256 << 20),
-}
-
-
-def memory_limit_bytes() -> int:
-    """Bytes of memory this process may use: the container's limit where one is set, else the machine's."""
-    import psutil
-
-    total = int(psutil.virtual_memory().total)
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            with open(path) as file:
-                text = file.read().strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            total = min(total, int(text))
-    return total
-
-
-def memory_free_bytes() -> int:
-    """Bytes that can still be allocated without swapping."""
-    import psutil
-
-    return min(int(psutil.virtual_memory().available), memory_limit_bytes())
-
-
-def memory_used_bytes() -> int:
-    """Resident bytes of this process now."""
-    import psutil
-
-    return int(psutil.Process().memory_info().rss)
-
-
-def peak_memory_bytes() -> int:
-    """The most resident bytes this process ever had (Linux: ru_maxrss is in KiB)."""
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def give_back_memory() -> None:
-    """Return what glibc's heap holds but nobody uses; freed activations of changing sizes leave a GiB of it behind."""
-    import ctypes
-
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep freed blocks of up to 32 MiB for what comes next, instead of giving them back at once.
-
-    Memory that comes from the system anew is filled with zeros page by page: benchmarks/train_cpu.py, 0.57 s to 0.48 s
-    a step of a compiled dense model. Larger blocks go back still, so that heaps do not fill with holes.
-    """
-    import ctypes
-
-    change = getattr(ctypes.CDLL(None), "mallopt", None)
-    if change is not None:
-        for setting, value in _MALLOPT.values():
-            change(setting, value)
 
 
 def available(kind: str) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trnt import device
+from trnt import device, host_memory
 
 device.ensure()
 
@@ -92,8 +92,8 @@ class Report(MetricsProcessor):
             "tokens_per_s": tokens_per_s,
             "flops_per_s": flops,
             "of_peak": flops / dims.world_size / (self._rate.now() if self._rate else self.gpu_peak_flops),
-            "memory_bytes": device.memory_used_bytes(),
-            "memory_peak_bytes": device.peak_memory_bytes(),
+            "memory_bytes": host_memory.used_bytes(),
+            "memory_peak_bytes": host_memory.peak_bytes(),
             "data_wait_s": sum(self.data_loading_times),
             **{key: value for key, value in extra.items() if key.startswith("moe/")},
         }

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from trnt import device
+from trnt import device, host_memory
 
 device.ensure()
 
@@ -118,7 +118,7 @@ class Trainer(titan.Trainer):
                 reduced = config.gradient_dtype == "bf16"
                 own_gradients(part, torch.bfloat16 if reduced else None, sparse=reduced)
         if self.device.type == "cpu" and not config.trim_memory:
-            device.keep_freed_memory()
+            host_memory.keep_freed()
         self._moes = [m for part in self.model_parts for m in part.modules() if isinstance(m, MoE)]
         for router in self._routers():
             batches = self.gradient_accumulation_steps * self.num_pipeline_parallel_microbatches
@@ -150,7 +150,7 @@ class Trainer(titan.Trainer):
                 self.step += 1
                 self.gc_handler.run(self.step)
                 if config.trim_memory:
-                    device.give_back_memory()
+                    host_memory.give_back()
                 self.train_step(batches)
                 # asked once: what ends the loop is saved
                 ending = self._all_stop(stop) or self.step == config.training.steps

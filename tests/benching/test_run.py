@@ -52,7 +52,7 @@ def test_the_machine_is_named() -> None:
 def test_too_little_memory_is_said_with_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = registry.get("qwen3-30b-a3b").cut(None, 64)
     run.check_memory(entry, ["experts-forward"], 512)
-    monkeypatch.setattr("trnt.device.memory_free_bytes", lambda: 2 << 30)
+    monkeypatch.setattr("trnt.host_memory.free_bytes", lambda: 2 << 30)
     with pytest.raises(TrntError, match=r"experts-backward .* takes about .* GiB, 2.0 GiB are free") as caught:
         run.check_memory(entry, ["route", "experts-backward"], None)
     fitting = int(caught.value.fix.split()[2].rstrip(","))

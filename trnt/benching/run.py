@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from trnt import console, device
+from trnt import console, device, host_memory
 from trnt.benching import names
 from trnt.benching.measure import Peaks, copy_bytes, measure, product_flops
 from trnt.benching.sizes import Sizes, sizes_of
@@ -52,7 +52,7 @@ def cpu_name() -> str:
 
 def check_memory(entry: ModelEntry, chosen: list[str], tokens: int | None) -> None:
     """Raises TrntError for the first case that the free memory does not hold."""
-    free = device.memory_free_bytes()
+    free = host_memory.free_bytes()
     for name in chosen:
         sizes = sizes_for(name, entry, tokens)
         needed = case_of(name).memory(sizes)
@@ -141,5 +141,5 @@ def ready(wanted: str) -> str:
     kind = device.resolve(wanted)
     device.ensure(kind)
     if kind == "cpu":
-        device.keep_freed_memory()  # as a training run does
+        host_memory.keep_freed()  # as a training run does
     return kind

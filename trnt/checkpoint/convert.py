@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trnt import console, device
+from trnt import console, host_memory
 from trnt.checkpoint import manifest
 from trnt.checkpoint.dtypes import FLOATS, size_of, torch_dtype
 from trnt.checkpoint.layout import Item, Layout, Part
@@ -76,7 +76,7 @@ class Work:
         left = (self.layout.data_bytes - self.written) / max(1.0, rate)
         return (
             f"{console.human_bytes(self.written)}, {console.human_bytes(rate)}/s, ETA {console.human_time(left)}, "
-            f"memory {console.human_bytes(device.memory_used_bytes())}"
+            f"memory {console.human_bytes(host_memory.used_bytes())}"
         )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from trnt import console, device
+from trnt import console, host_memory
 from trnt.checkpoint import assets
 from trnt.checkpoint.dcp import open_dcp
 from trnt.checkpoint.dtypes import DTYPES, torch_dtype
@@ -85,7 +85,7 @@ def export(step: Path, origin: Path, tokenizer: Path, target: Path, options: Opt
         "bytes": nbytes,
         "files": len(files),
         "seconds": time.perf_counter() - start,
-        "memory_peak_bytes": device.peak_memory_bytes(),
+        "memory_peak_bytes": host_memory.peak_bytes(),
     }
 
 

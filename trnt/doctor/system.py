@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
-from trnt import console, device
+from trnt import console, host_memory
 from trnt.doctor.machine import Finding, Machine
 from trnt.doctor.table import Check
 
@@ -50,7 +50,7 @@ def check_python(machine: Machine) -> Finding:
 
 def check_memory(machine: Machine) -> Finding:
     if machine.root == Path("/"):
-        free, limit = device.memory_free_bytes(), device.memory_limit_bytes()
+        free, limit = host_memory.free_bytes(), host_memory.limit_bytes()
     else:
         lines = (machine.text("/proc/meminfo") or "").splitlines()
         values = {line.partition(":")[0]: int(line.split()[1]) << 10 for line in lines if len(line.split()) > 1}

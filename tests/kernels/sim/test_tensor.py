@@ -18,18 +18,6 @@ VIEWS: dict[str, tuple[Any, Any]] = {
     "an index drops the dimension in HBM": (lambda t: t[2], lambda a: a[2]),
     "a negative index": (lambda t: t[..., -1], lambda a: a[..., -1]),
     "ds": (lambda t: t[:, nl.ds(2, 3)], lambda a: a[:, 2:5]),
-    "permute": (lambda t: t.permute((2, 0, 1)), lambda a: a.transpose(2, 0, 1)),
-    "reshape": (lambda t: t.reshape((24, 8)), lambda a: a.reshape(24, 8)),
-    "reshape with an unknown": (lambda t: t.reshape((2, -1)), lambda a: a.reshape(2, -1)),
-    "split": (lambda t: t.reshape_dim(1, (2, -1)), lambda a: a.reshape(4, 2, 3, 8)),
-    "split of a slice": (lambda t: t[:, :, 0:4].reshape_dim(2, (2, 2)), lambda a: a[:, :, 0:4].reshape(4, 6, 2, 2)),
-    "merge": (lambda t: t.flatten_dims(1, 2), lambda a: a.reshape(4, 48)),
-    "broadcast": (lambda t: t[:, 0:1].broadcast(1, 3), lambda a: np.repeat(a[:, 0:1], 3, 1)),
-    "expand and squeeze": (lambda t: t.expand_dim(1).squeeze_dim(1), lambda a: a),
-    "rearrange": (
-        lambda t: t.rearrange(("a", ("h", "w"), "c"), ("w", ("a", "h"), "c"), {"h": 2}),
-        lambda a: a.reshape(4, 2, 3, 8).transpose(2, 0, 1, 3).reshape(3, 8, 8),
-    ),
     "an access pattern": (lambda t: t.ap([[48, 2], [8, 3]], offset=5), lambda a: a[:2, :3, 5]),
     "a stride of 0": (lambda t: t.ap([[0, 3], [1, 4]]), lambda a: np.tile(a[0, 0, :4], (3, 1))),
     "the same bits": (lambda t: t.view("float32").view("int32"), lambda a: a),
@@ -44,13 +32,6 @@ def test_a_view_shows_what_numpy_shows(name: str) -> None:
     assert np.array_equal(got.values(), expected(ARRAY))
 
 
-def test_a_merge_of_what_does_not_lie_together_is_refused() -> None:
-    with pytest.raises(sim.Refused, match="do not lie together"):
-        given(ARRAY).rearrange(("a", ("h", "w"), "c"), ("h", ("a", "w"), "c"), {"h": 2})
-    got = given(ARRAY).rearrange(("a", ("h", "w"), "c"), ("h", "a", "w", "c"), {"h": 2})
-    assert np.array_equal(got.values(), ARRAY.reshape(4, 2, 3, 8).transpose(1, 0, 2, 3))
-
-
 @sim.jit
 def on_chip():
     tile = nl.ndarray((4, 6, 8), dtype=nl.float32)
@@ -63,22 +44,3 @@ def on_chip():
 
 def test_an_index_keeps_the_partition_on_chip() -> None:
     on_chip()
-
-
-@pytest.mark.parametrize(
-    "view",
-    [
-        lambda t: t.broadcast(0, 4),
-        lambda t: t.reshape_dim(0, (2, 2)),
-        lambda t: t.flatten_dims(0, 1),
-        lambda t: t.expand_dim(0),
-        lambda t: t.reshape((2, 96)),
-    ],
-)
-def test_the_partition_is_never_touched(view: Any) -> None:
-    def kernel() -> None:
-        view(nl.ndarray((4, 6, 8), dtype=nl.float32))
-
-    with pytest.raises(sim.Refused) as caught:
-        sim.simulate(kernel)()
-    assert caught.value.rule == "shape"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from trnt.kernels.sim import numerics
 from trnt.kernels.sim.machine import MATMUL, NOT_MATMUL, READ, WRITTEN, Storage, machine
 from trnt.kernels.sim.refusal import refuse
 from trnt.kernels.sim.registers import VirtualRegister
+from trnt.kernels.sim.shaped import Shaped
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Rows:
     """Rows that the base tensor has."""
 
 
-class NkiTensor:
+class NkiTensor(Shaped):
     """A view: `shape`, `strides` and `offset` in elements of `dtype`, over a storage."""
 
     def __init__(
@@ -82,33 +83,17 @@ class NkiTensor:
     def __repr__(self) -> str:
         return f"<{self.buffer} {self.dtype}{list(self.shape)}>"
 
-    def _view(self, shape: Any, strides: Any, offset: int | None = None, dynamic: bool = False) -> NkiTensor:
+    def _view(self, shape: Any, strides: Any, offset: int | None = None, dynamic: bool = False) -> Self:
         at = self.offset if offset is None else offset
-        return NkiTensor(self.storage, shape, strides, at, self.dtype, self.rows, self.dynamic or dynamic)
+        return type(self)(self.storage, shape, strides, at, self.dtype, self.rows, self.dynamic or dynamic)
 
     # Views -----------------------------------------------------------------------------------------------------
 
     def is_indirect(self) -> bool:
         return self.dynamic
 
-    def is_contiguous(self) -> bool:
-        expected = 1
-        for size, stride in reversed(list(zip(self.shape, self.strides, strict=True))[1 if self.on_chip else 0 :]):
-            if size != 1 and stride != expected:
-                return False
-            expected *= size
-        return True
-
     def get_pattern(self) -> list[list[int]]:
         return [[stride, count] for stride, count in zip(self.strides, self.shape, strict=True)]
-
-    def _not_partition(self, dim: int, what: str) -> int:
-        dim = dim + self.ndim if dim < 0 else dim
-        if not 0 <= dim < self.ndim:
-            refuse("outside", f"dimension {dim} of a tensor of {self.ndim}")
-        if dim == 0 and (self.on_chip or self.rows is not None):
-            refuse("shape", f"{what} of the partition dimension")
-        return dim
 
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> NkiTensor:
         for value in (start, end, step):
@@ -172,83 +157,6 @@ class NkiTensor:
             else:
                 refuse("supported", f"an index of type {type(item).__name__}")
             dim += 1
-        return view
-
-    def permute(self, dims: tuple[int, ...]) -> NkiTensor:
-        if sorted(dims) != list(range(self.ndim)):
-            refuse("shape", f"permute{tuple(dims)} of {self.ndim} dimensions")
-        if (self.on_chip or self.rows is not None) and dims[0] != 0:
-            refuse("shape", "a permutation of the partition dimension")
-        return self._view([self.shape[d] for d in dims], [self.strides[d] for d in dims])
-
-    def broadcast(self, dim: int, size: int) -> NkiTensor:
-        dim = self._not_partition(dim, "a broadcast")
-        if self.shape[dim] != 1:
-            refuse("shape", f"a broadcast of dimension {dim} with size {self.shape[dim]}")
-        shape, strides = list(self.shape), list(self.strides)
-        shape[dim], strides[dim] = size, 0
-        return self._view(shape, strides)
-
-    def expand_dim(self, dim: int) -> NkiTensor:
-        if dim == 0 and (self.on_chip or self.rows is not None):
-            refuse("shape", "a new dimension before the partition")
-        shape, strides = list(self.shape), list(self.strides)
-        shape.insert(dim, 1)
-        strides.insert(dim, 1)
-        return self._view(shape, strides)
-
-    def squeeze_dim(self, dim: int) -> NkiTensor:
-        dim = self._not_partition(dim, "a removal")
-        if self.shape[dim] != 1:
-            refuse("shape", f"a removal of dimension {dim} with size {self.shape[dim]}")
-        return self._view(self.shape[:dim] + self.shape[dim + 1 :], self.strides[:dim] + self.strides[dim + 1 :])
-
-    def reshape_dim(self, dim: int, shape: tuple[int, ...]) -> NkiTensor:
-        dim = self._not_partition(dim, "a split")
-        sizes = _inferred(tuple(shape), self.shape[dim])
-        steps = [self.strides[dim] * math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
-        return self._view(
-            (*self.shape[:dim], *sizes, *self.shape[dim + 1 :]),
-            (*self.strides[:dim], *steps, *self.strides[dim + 1 :]),
-        )
-
-    def flatten_dims(self, start_dim: int, end_dim: int) -> NkiTensor:
-        start = self._not_partition(start_dim, "a merge")
-        view = self
-        for _ in range(end_dim - start):
-            if view.strides[start] != view.strides[start + 1] * view.shape[start + 1]:
-                refuse("shape", f"a merge of dimensions {start_dim} to {end_dim}, which do not lie together in memory")
-            view = view._view(
-                (*view.shape[:start], view.shape[start] * view.shape[start + 1], *view.shape[start + 2 :]),
-                (*view.strides[:start], *view.strides[start + 1 :]),
-            )
-        return view
-
-    def reshape(self, shape: tuple[int, ...]) -> NkiTensor:
-        keep = 1 if self.on_chip or self.rows is not None else 0
-        sizes = _inferred(tuple(shape), self.size)
-        if keep and sizes[0] != self.shape[0]:
-            refuse("shape", f"reshape to {sizes}: the partition dimension stays {self.shape[0]}")
-        if not self.is_contiguous():
-            refuse("shape", f"reshape to {sizes} of a view that does not lie together in memory")
-        steps = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
-        if keep:
-            steps[0] = self.strides[0]
-        return self._view(sizes, steps)
-
-    def rearrange(self, src_pattern: tuple, dst_pattern: tuple, fixed_sizes: dict[str, int] | None = None) -> NkiTensor:
-        view: NkiTensor = self
-        names: list[str] = []
-        for part in src_pattern:
-            group = (part,) if isinstance(part, str) else tuple(part)
-            if len(group) > 1:
-                view = view.reshape_dim(len(names), tuple((fixed_sizes or {}).get(name, -1) for name in group))
-            names += list(group)
-        wanted = [name for part in dst_pattern for name in ((part,) if isinstance(part, str) else part)]
-        view = view.permute(tuple(names.index(name) for name in wanted))
-        for dim, part in enumerate(dst_pattern):
-            if not isinstance(part, str) and len(part) > 1:
-                view = view.flatten_dims(dim, dim + len(part) - 1)
         return view
 
     def view(self, dtype: str) -> NkiTensor:
@@ -350,14 +258,6 @@ def _bound(value: Any, default: int, size: int) -> Any:
     if value is None:
         return default
     return value + size if isinstance(value, int) and value < 0 else value
-
-
-def _inferred(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
-    known = math.prod(n for n in shape if n != -1)
-    sizes = tuple(count // known if n == -1 else n for n in shape)
-    if math.prod(sizes) != count:
-        refuse("shape", f"{count} elements as {shape}")
-    return sizes
 
 
 def scalar(value: Any) -> int:
