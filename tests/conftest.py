@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+# The workers of the suite share the cores: threads that wait for each other spinning take them from one another, a
+# fifth of the time of several hundred seconds of tests on two cores. Read when torch is loaded; processes inherit it.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 from trnt import device
 
 device.ensure("cpu")  # before any test module imports torchtitan, which copies its device type at import
