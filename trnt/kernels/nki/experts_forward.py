@@ -178,8 +178,8 @@ def experts_forward(
                     keep(saved[0:height, 1, f, 0:rows], u, bu, act, limit, has_bias, True)
                 activate(hT[f], g, u, bg, bu, act, limit, has_bias)
         if save:
-            whole = saved_NP2fB.ap(pattern=[[2 * nF * B, P], [1, 2 * nF * B]], scalar_offset=i, indirect_dim=0)
-            nisa.dma_copy(dst=whole, src=saved)
+            there = saved_NP2fB.ap(pattern=[[2 * nF * B, P], [1, 2 * nF * B]], scalar_offset=i, indirect_dim=0)
+            nisa.dma_copy(dst=there, src=saved)
         turn(coming)
         for _, d0, width in parts(D, DC):
             wd = kept[2] if resident else down(e, d0, width)

@@ -22,11 +22,10 @@ class Layout(NamedTuple):
     """int32.
 
     rows_NB3: each row's token, the place of its result, and its affinity (the bits of an fp32 number); T, T K and 0 for
-    padding.
-    bounds_E6: each expert's blocks: first, second, third, fourth, the one of which only half the rows are used, end
-    (each at most the next). token_PJ: token 128 j + p in the order of last experts, at
-    [p, j], T behind the last. done_J1: whether the 128 tokens of j are complete when `plan.tries` says so. top_k: K.
-    position_TK: the row of each choice, which no kernel needs.
+    padding. bounds_E6: each expert's blocks: first, second, third, fourth, the one of which only half the rows are
+    used, end (each at most the next). token_PJ: token 128 j + p in the order of last experts, at [p, j]; T behind the
+    last. done_J1: whether the 128 tokens of j are complete when `plan.tries` has them added up. top_k: K. position_TK:
+    the row of each choice, which no kernel needs.
     """
 
     rows_NB3: torch.Tensor
@@ -108,9 +107,8 @@ def grouped(layout: Layout, most: int) -> Grouped:
     order_E = torch.argsort(size_E, stable=True)
     further_E = (count_E - size_E) // most
     until_E = further_E.cumsum(0)
-    number = torch.arange(
-        (layout.rows_NB3.shape[0] - EMPTY) // most, device=first_E.device
-    )  # those that exist come first
+    bound = (layout.rows_NB3.shape[0] - EMPTY) // most  # of groups; those that exist come first
+    number = torch.arange(bound, device=first_E.device)
     expert = torch.searchsorted(until_E, number, right=True).clamp(max=len(first_E) - 1)
     start = first_E[expert] + size_E[expert] + (number - (until_E - further_E)[expert]) * most
     begins = torch.stack([order_E, first_E[order_E]], dim=1)
